@@ -1,0 +1,51 @@
+# How everything in this tree is compiled. Nothing here reaches users of the installed library.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+  set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+  set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+  # An installed command finds the library beside it, wherever the prefix is.
+  file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+  set(CMAKE_INSTALL_RPATH "$ORIGIN/${bin_to_lib}")
+
+  if(NOT CMAKE_BUILD_TYPE)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release or RelWithDebInfo" FORCE)
+  endif()
+
+  find_program(CCACHE ccache)
+  if(CCACHE)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+  endif()
+endif()
+
+add_library(raffia_build_flags INTERFACE)
+
+# Contraction is off so that scalar code rounds alike on every ISA and compiler; kernels ask for FMA by name.
+target_compile_options(raffia_build_flags INTERFACE -Wall -Wextra -Wshadow -ffp-contract=off -fno-math-errno)
+if(RAFFIA_WERROR)
+  target_compile_options(raffia_build_flags INTERFACE -Werror)
+endif()
+
+# Kernels exist for EMU128 (the scalar fallback, which tests run everywhere), SSE4, AVX2 and AVX3; SSSE3 adds nothing to these.
+# Every translation unit sees the same set, or dispatch tables would disagree.
+target_compile_definitions(raffia_build_flags INTERFACE HWY_COMPILE_ALL_ATTAINABLE HWY_DISABLED_TARGETS=HWY_SSSE3)
+
+if(RAFFIA_SANITIZE)
+  set(sanitize_flags -fsanitize=${RAFFIA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(raffia_build_flags INTERFACE ${sanitize_flags})
+  target_link_options(raffia_build_flags INTERFACE ${sanitize_flags})
+endif()
+
+if(RAFFIA_BUILD_FUZZERS)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "RAFFIA_BUILD_FUZZERS needs clang (libFuzzer), found ${CMAKE_CXX_COMPILER_ID}: cmake --preset fuzz")
+  endif()
+  target_compile_options(raffia_build_flags INTERFACE -fsanitize=fuzzer-no-link)
+  target_link_options(raffia_build_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()

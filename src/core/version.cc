@@ -1,0 +1,7 @@
+#include "raffia/version.h"
+
+namespace raffia {
+
+const char* version() { return RAFFIA_VERSION; }
+
+}  // namespace raffia
