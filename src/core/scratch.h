@@ -1,0 +1,32 @@
+// Working memory of the workers of one op: allocated before the parallel region, one arena each, reused by its tasks.
+#ifndef RAFFIA_CORE_SCRATCH_H_
+#define RAFFIA_CORE_SCRATCH_H_
+
+#include <cstddef>
+#include <memory>
+#include <new>
+
+namespace raffia {
+
+class Scratch {
+ public:
+  static constexpr size_t kAlignment = 64;  // bytes: a cache line and the widest vector
+
+  // Contents are undefined: NaN in builds with assertions or RAFFIA_POISON_SCRATCH, and where the environment says
+  // RAFFIA_POISON=1, so that a kernel that reads what it did not write gives itself away.
+  Scratch(int workers, size_t floats_per_worker);
+
+  float* of(int worker) const { return floats_.get() + static_cast<size_t>(worker) * distance_; }
+
+ private:
+  struct Free {
+    void operator()(float* floats) const { ::operator delete (floats, std::align_val_t{kAlignment}); }
+  };
+
+  size_t distance_;  // floats from one worker's arena to the next
+  std::unique_ptr<float, Free> floats_;
+};
+
+}  // namespace raffia
+
+#endif  // RAFFIA_CORE_SCRATCH_H_

@@ -1,0 +1,35 @@
+#include "core/trace.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <string_view>
+
+#include "raffia/isa.h"
+
+namespace raffia {
+
+bool Trace::enabled() {
+  static const bool asked = [] {
+    const char* value = std::getenv("RAFFIA_VERBOSE");
+    return value != nullptr && std::string_view(value) == "1";
+  }();
+  return asked;
+}
+
+void Trace::print() const noexcept {
+  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - begin_;
+  try {
+    const std::string chunk = chunk_ > 0 ? fmt::format(" chunk {}", chunk_) : "";
+    const std::string line = fmt::format("raffia: {} {}{} isa {}{} {:.4g} ms\n", op_, argument_, to_string(shape_.data(), rank_),
+                                         name_of(active_isa()), chunk, elapsed.count());
+    std::fputs(line.c_str(), stderr);  // one call, so that lines of several threads do not mix
+  } catch (const std::exception&) {
+    return;  // a line of diagnostics is not worth the op
+  }
+}
+
+}  // namespace raffia
