@@ -1,0 +1,113 @@
+// Reference twins: every op of features.h and attention.h again, in double precision, as plain loops.
+//
+// Read these first: they say what the kernels compute. If a kernel and its twin disagree, the twin is right until proven wrong.
+// Recurrences go token by token and sums are direct, so nothing here is fast; the backward twins of the recurrences keep the
+// state of every token. Views may be of any element type, f64 included. A step is an op with T = 1.
+#ifndef RAFFIA_REFERENCE_H_
+#define RAFFIA_REFERENCE_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "raffia/attention.h"
+#include "raffia/features.h"
+#include "raffia/state.h"
+#include "raffia/views.h"
+
+namespace raffia::reference {
+
+// The parameters of a FeatureMap. They are plain numbers so that a finite difference can move one of them.
+struct Map {
+  explicit Map(const FeatureMap& map);
+
+  MapKind kind = MapKind::identity;
+  int64_t dim = 0;       // d
+  int64_t rows = 0;      // D, rows of W
+  int64_t features = 0;  // F
+  int64_t heads = 0;
+  double eps = 0;             // default floor of denominators
+  std::vector<double> draws;  // w~ [H, D, d]; for relu, A
+  std::vector<double> sigma;  // [H, d] of the random maps, else empty
+  std::vector<double> bias;   // b [H, F] of relu, else empty
+};
+
+// Gradients of a map's parameters, shaped like them; `weight` is that of relu's A.
+struct MapGradient {
+  explicit MapGradient(const Map& map);  // zero
+
+  std::vector<double> sigma, weight, bias;
+};
+
+// phi(x) [F] of x [d].
+std::vector<double> phi(const Map& map, int64_t head, std::span<const double> x);
+
+// dphi [F] -> dx [d], which is overwritten (may be empty), and parameters, which are added to (may be null).
+void phi_backward(const Map& map, int64_t head, std::span<const double> x, std::span<const double> dphi, std::span<double> dx,
+                  MapGradient* parameters);
+
+// A State in double precision.
+struct Memory {
+  explicit Memory(const StateShape& shape);  // empty
+  explicit Memory(const State& state);
+  State to_state() const;
+
+  size_t head_at(int64_t b, int64_t h) const { return static_cast<size_t>(b * shape.heads + h); }
+  std::span<double> sums_at(int64_t b, int64_t h);
+  std::span<const double> sums_at(int64_t b, int64_t h) const;
+  std::span<double> normaliser_at(int64_t b, int64_t h);
+  std::span<const double> normaliser_at(int64_t b, int64_t h) const;
+
+  StateShape shape;
+  std::vector<double> sums;        // [B, H, F, V]
+  std::vector<double> normaliser;  // [B, H, F]
+  std::vector<double> mass;        // [B, H]
+  std::vector<double> log_decay;   // [B, H]
+};
+
+// x [B, T, H, d] -> phi [B, T, H, F], and back.
+void apply_features(View4 x, const Map& map, MutView4 phi);
+void apply_features_backward(View4 x, const Map& map, View4 dphi, MutView4 dx, MapGradient* parameters);
+
+// The ops of attention.h. Of their options, those that change results count: eps, layout; causal, scale, key_bias, logsumexp.
+//
+// A denominator is clamped if it is below eps * mass, or not above 0; it is then eps * mass, and the output is 0 if that is 0
+// too. `layout.valid` says which keys take part. In the causal ops an absent token has an output of 0; elsewhere every query is
+// computed. `layout.lengths` counts keys, and queries too if there are as many (Tq = Tk): queries past it have an output of 0.
+Report rfa_attention(View4 q, View4 k, View4 v, const Map& map, MutView4 out, const AttentionOptions& options = {});
+Report causal_attention(View4 q, View4 k, View4 v, const Map& map, Memory& memory, MutView4 out,
+                        const AttentionOptions& options = {});
+Report gated_attention(View4 q, View4 k, View4 v, View3 gate_logits, const Map& map, Memory& memory, MutView4 out,
+                       const AttentionOptions& options = {});
+void fold_keys(View4 k, View4 v, const Map& map, Memory& memory, const AttentionOptions& options = {});
+void fold_keys(View4 k, View4 v, View3 gate_logits, const Map& map, Memory& memory, const AttentionOptions& options = {});
+Report read_state(View4 q, const Map& map, const Memory& memory, MutView4 out, const AttentionOptions& options = {});
+
+// Views are overwritten, parameter gradients are added to; leave absent what is not wanted.
+struct Gradients {
+  MutView4 q, k, v;
+  MutView3 gate_logits;
+  MapGradient* map = nullptr;
+  Memory* memory = nullptr;  // in: gradient of the final sums and normaliser; out: of the initial ones
+};
+
+// Mass and log_decay are constants to these gradients: only the floor depends on the mass, and a clamped denominator has none.
+void rfa_attention_backward(View4 q, View4 k, View4 v, const Map& map, View4 dout, const Gradients& gradients,
+                            const AttentionOptions& options = {});
+void causal_attention_backward(View4 q, View4 k, View4 v, const Map& map, const Memory& initial, View4 dout,
+                               const Gradients& gradients, const AttentionOptions& options = {});
+void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, const Map& map, const Memory& initial, View4 dout,
+                              const Gradients& gradients, const AttentionOptions& options = {});
+
+void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options = {});
+void softmax_attention_backward(View4 q, View4 k, View4 v, View4 dout, const SoftmaxGradients& gradients,
+                                const SoftmaxOptions& options = {});
+
+// Attention with the exact Gaussian kernel of unit vectors, which the trig map estimates; sigma [G, D]. options.scale is not
+// used.
+//   out_t = sum_j w_tj v_j / sum_j w_tj,   w_tj = exp(-|sigma o (q^_t - k^_j)|^2 / 2)
+void gaussian_attention(View4 q, View4 k, View4 v, View2 sigma, MutView4 out, const SoftmaxOptions& options = {});
+
+}  // namespace raffia::reference
+
+#endif  // RAFFIA_REFERENCE_H_

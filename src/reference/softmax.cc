@@ -1,0 +1,95 @@
+// Exact attention over all pairs: softmax, and the Gaussian kernel that the trig map estimates.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "raffia/reference.h"
+#include "reference/rows.h"
+
+namespace raffia::reference {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double scale_of(View4 q, const SoftmaxOptions& options) {
+  return options.scale ? *options.scale : 1 / std::sqrt(static_cast<double>(q.extent(3)));
+}
+
+// The keys of `sequence` that its query number i sees.
+std::vector<int64_t> visible_keys(const Sequence& sequence, int64_t i, const SoftmaxOptions& options) {
+  const int64_t end = options.causal ? std::min(i + sequence.keys - sequence.queries + 1, sequence.keys) : sequence.keys;
+  std::vector<int64_t> visible;
+  for (int64_t j = sequence.first_key; j < sequence.first_key + end; ++j) {
+    if (takes_part(options.layout, sequence.batch, j)) visible.push_back(j);
+  }
+  return visible;
+}
+
+double key_bias(const SoftmaxOptions& options, int64_t b, int64_t j, int64_t g) {
+  return options.key_bias.absent() ? 0 : options.key_bias(b, j, g);
+}
+
+// logits -> probabilities exp(logit - L) with L = log sum exp(logit), which is returned; all 0 and -inf if no logit is finite.
+double softmax(std::vector<double>& logits) {
+  double greatest = -kInfinity;
+  for (double logit : logits) greatest = std::max(greatest, logit);
+  double sum = 0;
+  for (double& logit : logits) {
+    logit = greatest == -kInfinity ? 0 : std::exp(logit - greatest);
+    sum += logit;
+  }
+  if (greatest == -kInfinity) return -kInfinity;
+  for (double& probability : logits) probability /= sum;
+  return greatest + std::log(sum);
+}
+
+// out_t = sum_j softmax_j(logit(q_t, k_j, g) + key_bias_j) v_j
+template <typename Logit>
+void attend(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options, const Logit& logit) {
+  fill(out, 0);
+  fill(options.logsumexp, -kInfinity);
+  const int64_t group = q.extent(2) / k.extent(2);
+  for (const Sequence& sequence : sequences_of(options.layout, q.extent(0), q.extent(1), k.extent(1))) {
+    const int64_t b = sequence.batch;
+    for (int64_t i = 0; i < sequence.queries; ++i) {
+      const int64_t t = sequence.first_query + i;
+      const std::vector<int64_t> visible = visible_keys(sequence, i, options);
+      for (int64_t h = 0; h < q.extent(2); ++h) {
+        const int64_t g = h / group;
+        const std::vector<double> q_t = row(q, b, t, h);
+        std::vector<double> p;
+        for (int64_t j : visible) p.push_back(logit(q_t, row(k, b, j, g), g) + key_bias(options, b, j, g));
+        const double logsumexp = softmax(p);
+        if (!options.logsumexp.absent()) options.logsumexp.set(logsumexp, b, t, h);
+        std::vector<double> o(static_cast<size_t>(v.extent(3)));
+        for (size_t n = 0; n < visible.size(); ++n) {
+          for (size_t e = 0; e < o.size(); ++e) o[e] += p[n] * v(b, visible[n], g, static_cast<int64_t>(e));
+        }
+        store_row(o, out, b, t, h);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options) {
+  const double scale = scale_of(q, options);
+  attend(q, k, v, out, options,
+         [&](const std::vector<double>& q_t, const std::vector<double>& k_j, int64_t) { return scale * dot(q_t, k_j); });
+}
+
+void gaussian_attention(View4 q, View4 k, View4 v, View2 sigma, MutView4 out, const SoftmaxOptions& options) {
+  attend(q, k, v, out, options, [&](const std::vector<double>& q_t, const std::vector<double>& k_j, int64_t g) {
+    const double q_norm = std::max(std::sqrt(dot(q_t, q_t)), 1e-6), k_norm = std::max(std::sqrt(dot(k_j, k_j)), 1e-6);
+    double distance = 0;  // |sigma o (q^ - k^)|^2
+    for (size_t i = 0; i < q_t.size(); ++i) {
+      const double difference = sigma(g, static_cast<int64_t>(i)) * (q_t[i] / q_norm - k_j[i] / k_norm);
+      distance += difference * difference;
+    }
+    return -distance / 2;
+  });
+}
+
+}  // namespace raffia::reference
