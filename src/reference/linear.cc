@@ -7,8 +7,6 @@ namespace raffia::reference {
 
 namespace {
 
-double eps_of(const Map& map, const AttentionOptions& options) { return options.eps ? *options.eps : map.eps; }
-
 void count(const Reading& reading, Report& report) {
   report.rows += 1;
   report.clamped += reading.clamped ? 1 : 0;

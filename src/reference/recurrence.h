@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "raffia/reference.h"
 
@@ -39,6 +40,8 @@ inline void fold_token(Memory& memory, int64_t entry, int64_t head, const Gate& 
   mass = gate.g * mass + gate.u;
   memory.log_decay[memory.head_at(entry, head)] += gate.log_g;
 }
+
+inline double eps_of(const Map& map, const AttentionOptions& options) { return options.eps ? *options.eps : map.eps; }
 
 // What a query reads: out = S^T phi(q) / max(z . phi(q), eps m).
 struct Reading {
