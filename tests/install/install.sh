@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# install.sh BUILD_DIR: installs into a fresh $PREFIX and checks that what users look for is there.
+set -euo pipefail
+build_dir=$1
+
+rm -rf "$PREFIX"
+"$CMAKE" --install "$build_dir" --prefix "$PREFIX"
+for file in "$PREFIX"/include/raffia/{attention,features,state,version}.h "$LIBRARY_DIR"/cmake/raffia/raffiaConfig.cmake \
+  "$LIBRARY_DIR"/pkgconfig/raffia.pc; do
+  [[ -f $file ]] || { echo "not installed: $file" >&2; exit 1; }
+done
