@@ -2,7 +2,9 @@
 //
 // Read these first: they say what the kernels compute. If a kernel and its twin disagree, the twin is right until proven wrong.
 // Recurrences go token by token and sums are direct, so nothing here is fast; the backward twins of the recurrences keep the
-// state of every token. Views may be of any element type, f64 included. A step is an op with T = 1.
+// state of every token. Views may be of any element type, f64 included. A step is an op with T = 1. Shapes are those of
+// attention.h and are trusted: only the fast ops check them. Call the twins by their full names: `softmax_attention` alone is
+// ambiguous.
 #ifndef RAFFIA_REFERENCE_H_
 #define RAFFIA_REFERENCE_H_
 
