@@ -8,7 +8,7 @@
 #ifndef RAFFIA_CORE_DISPATCH_H_
 #define RAFFIA_CORE_DISPATCH_H_
 
-#include <hwy/highway.h>
+#include <hwy/targets.h>
 
 #include <cstddef>
 

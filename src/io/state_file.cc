@@ -202,9 +202,7 @@ class TemporaryFile {
  private:
   static std::filesystem::path name_beside(const std::filesystem::path& target) {
     static std::atomic<unsigned> saves = 0;
-    std::filesystem::path path = target;
-    path += fmt::format(".{}-{}.tmp", ::getpid(), saves++);
-    return path;
+    return target.parent_path() / fmt::format(".raffia-{}-{}.tmp", ::getpid(), saves++);
   }
 
   std::filesystem::path target_, path_;

@@ -1,0 +1,62 @@
+#include "core/check.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+namespace raffia {
+namespace {
+
+template <typename Call>
+std::string message_of(Call call) {
+  try {
+    call();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Check, WrongShapeNamesFunctionArgumentFoundAndExpected) {
+  float data[2 * 100 * 4] = {};
+  const View3 gate(data, {2, 100, 4});
+  EXPECT_EQ(message_of([&] {
+              require_shape("gated_attention", "gate_logits", gate, {2, 128, 8}, "batch and heads of k, length of k");
+            }),
+            "gated_attention: gate_logits has shape [2, 100, 4], expected [2, 128, 8] (batch and heads of k, length of k)");
+  EXPECT_EQ(message_of([&] { require_shape("gated_attention", "gate_logits", gate, {2, 100, 4}, "itself"); }), "no error");
+}
+
+TEST(Check, ElementsWithoutMemoryAreRefused) {
+  const View2 view(static_cast<const float*>(nullptr), {2, 3});
+  EXPECT_EQ(message_of([&] {
+              require_shape("op", "q", view, {2, 3}, "itself");
+            }),
+            "op: q has shape [2, 3] and a null pointer, expected data");
+  const View2 empty(static_cast<const float*>(nullptr), {0, 3});
+  EXPECT_EQ(message_of([&] { require_shape("op", "q", empty, {0, 3}, "itself"); }), "no error");
+}
+
+TEST(Check, WrongTypeListsWhatIsTaken) {
+  double data = 0;
+  const MutView1 view(&data, {1});
+  EXPECT_EQ(message_of([&] {
+              require_dtype("op", "q", view, {DType::f32, DType::bf16});
+            }),
+            "op: q has element type f64, expected f32 or bf16");
+  EXPECT_EQ(message_of([&] { require_dtype("op", "q", view, {DType::f32, DType::f64}); }), "no error");
+}
+
+TEST(Check, ProductsThatOverflowAreNothing) {
+  constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(checked_product({2, 3, 7}), 42);
+  EXPECT_EQ(checked_product({kMax, 1}), kMax);
+  EXPECT_EQ(checked_product({kMax, 0}), 0);
+  EXPECT_EQ(checked_product({kMax / 2 + 1, 2}), std::nullopt);
+  EXPECT_EQ(checked_product({int64_t{1} << 32, int64_t{1} << 31, 0}), std::nullopt);
+  EXPECT_EQ(checked_product({3, -1}), std::nullopt);
+}
+
+}  // namespace
+}  // namespace raffia
