@@ -1,8 +1,8 @@
+#include <raffia/attention.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <vector>
-
-#include "raffia/attention.h"
 
 int main() {
   const raffia::Extents<4> shape{1, 1000, 8, 64};  // batch, tokens, heads, size of a head
