@@ -1,0 +1,220 @@
+// Exact softmax attention: checks, the sequences of a layout, and the cutting of each op into tasks.
+#include "kernels/softmax.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/check.h"
+#include "core/scratch.h"
+#include "core/trace.h"
+#include "raffia/attention.h"
+
+namespace raffia {
+namespace {
+
+// Tokens that attend to each other, in entry `batch` of q, k, v.
+struct Sequence {
+  int64_t batch;
+  int64_t first_query, queries;
+  int64_t first_key, keys;
+};
+
+void require_offsets(const char* function, const char* argument, std::span<const int64_t> offsets, int64_t length) {
+  require(offsets.front() == 0 && offsets.back() == length, "{}: {} goes from {} to {}, expected 0 to {}", function, argument,
+          offsets.front(), offsets.back(), length);
+  require(std::is_sorted(offsets.begin(), offsets.end()), "{}: {} decreases, expected ascending offsets", function, argument);
+}
+
+std::vector<Sequence> sequences_of(const char* function, const Layout& layout, int64_t batch, int64_t queries, int64_t keys) {
+  std::vector<Sequence> sequences;
+  require(layout.lengths.empty() || layout.cu_seqlens.empty(), "{}: both lengths and cu_seqlens are given, expected one of them",
+          function);
+  if (!layout.cu_seqlens.empty()) {
+    const std::span<const int64_t> of_queries = layout.cu_seqlens;
+    const std::span<const int64_t> of_keys = layout.cu_seqlens_k.empty() ? of_queries : layout.cu_seqlens_k;
+    require(batch == 1, "{}: cu_seqlens is given with a batch of {}, expected 1", function, batch);
+    require(of_keys.size() == of_queries.size(), "{}: cu_seqlens_k has {} offsets, expected {} (as many as cu_seqlens)", function,
+            of_keys.size(), of_queries.size());
+    require_offsets(function, "cu_seqlens", of_queries, queries);
+    require_offsets(function, layout.cu_seqlens_k.empty() ? "cu_seqlens" : "cu_seqlens_k", of_keys, keys);
+    for (size_t n = 0; n + 1 < of_queries.size(); ++n) {
+      sequences.push_back({0, of_queries[n], of_queries[n + 1] - of_queries[n], of_keys[n], of_keys[n + 1] - of_keys[n]});
+    }
+    return sequences;
+  }
+  require(layout.cu_seqlens_k.empty(), "{}: cu_seqlens_k is given without cu_seqlens", function);
+  require(layout.lengths.empty() || layout.lengths.size() == static_cast<size_t>(batch),
+          "{}: lengths has {} entries, expected {} (batch of q)", function, layout.lengths.size(), batch);
+  for (int64_t b = 0; b < batch; ++b) {
+    const int64_t length = layout.lengths.empty() ? keys : layout.lengths[static_cast<size_t>(b)];
+    require(length >= 0 && length <= keys, "{}: lengths[{}] is {}, expected 0 to {} (length of k)", function, b, length, keys);
+    sequences.push_back({b, 0, queries == keys ? length : queries, 0, length});
+  }
+  return sequences;
+}
+
+// What forward and backward share: shapes that fit, and the sequences.
+struct Problem {
+  Problem(const char* function, View4 q, View4 k, View4 v, const SoftmaxOptions& options)
+      : batch(q.extent(0)),
+        query_length(q.extent(1)),
+        heads(q.extent(2)),
+        dim(q.extent(3)),
+        key_length(k.extent(1)),
+        groups(k.extent(2)),
+        value_dim(v.extent(3)) {
+    for (const auto& [name, view] : {std::pair{"q", q}, {"k", k}, {"v", v}}) {
+      require_dtype(function, name, view, {DType::f32, DType::bf16});
+    }
+    require_shape(function, "q", q, q.shape(), "any");
+    require(dim >= 1, "{}: q has shape {}, expected at least one dimension", function, to_string(q.shape().data(), 4));
+    require_shape(function, "k", k, {batch, key_length, groups, dim}, "batch and dimensions of q");
+    require(groups >= 1 && heads % groups == 0, "{}: k has {} heads, expected a divisor of the {} heads of q", function, groups,
+            heads);
+    require_shape(function, "v", v, {batch, key_length, groups, value_dim}, "batch of q, length and heads of k");
+    if (!options.key_bias.absent()) {
+      require_dtype(function, "key_bias", options.key_bias, {DType::f32, DType::bf16});
+      require_shape(function, "key_bias", options.key_bias, {batch, key_length, groups}, "batch, length and heads of k");
+    }
+    if (!options.layout.valid.absent()) {
+      require_dtype(function, "layout.valid", options.layout.valid, {DType::u8});
+      require_shape(function, "layout.valid", options.layout.valid, {batch, key_length}, "batch and length of k");
+    }
+    require(options.threads >= 0, "{}: threads is {}, expected at least 0", function, options.threads);
+    sequences = sequences_of(function, options.layout, batch, query_length, key_length);
+    scale = options.scale ? *options.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+  }
+
+  int64_t group() const { return heads / groups; }  // query heads per key head
+  Extents<4> out_shape() const { return {batch, query_length, heads, value_dim}; }
+  Extents<3> row_shape() const { return {batch, query_length, heads}; }
+
+  int64_t batch, query_length, heads, dim, key_length, groups, value_dim;
+  float scale = 1;
+  std::vector<Sequence> sequences;
+};
+
+// A view [B, T, H] of one number per token and head, as rows of one column.
+template <class AnyRows, class AnyView>
+AnyRows column_of(const AnyView& view, int64_t b, int64_t t, int64_t h) {
+  if (view.absent()) return {};
+  auto* bytes = static_cast<std::conditional_t<std::is_same_v<AnyRows, MutRows>, std::byte, const std::byte>*>(view.data());
+  bytes += view.offset(b, t, h) * static_cast<int64_t>(size_of(view.dtype()));
+  return {bytes, view.dtype(), view.stride(1), 1};
+}
+
+KeyMask mask_of(const SoftmaxOptions& options, const Sequence& sequence, int64_t g) {
+  KeyMask mask;
+  if (!options.layout.valid.absent()) {
+    const View2& valid = options.layout.valid;
+    mask.valid = static_cast<const uint8_t*>(valid.data()) + valid.offset(sequence.batch, sequence.first_key);
+    mask.valid_stride = valid.stride(1);
+  }
+  mask.bias = column_of<Rows>(options.key_bias, sequence.batch, sequence.first_key, g);
+  return mask;
+}
+
+class Workers {
+ public:
+  explicit Workers(const SoftmaxOptions& options)
+      : executor_(options.executor != nullptr ? *options.executor : default_executor()),
+        count_(options.threads > 0 ? std::min(options.threads, executor_.concurrency()) : executor_.concurrency()) {}
+
+  int count() const { return count_; }
+
+  template <class Task, class Kernel>
+  void run(const std::vector<Task>& tasks, const Scratch& scratch, const Kernel& kernel) const {
+    executor_.run(static_cast<int64_t>(tasks.size()), count_,
+                  [&](int64_t index, int worker) { kernel(tasks[static_cast<size_t>(index)], scratch.of(worker)); });
+  }
+
+ private:
+  Executor& executor_;
+  int count_;
+};
+
+// Tokens [begin, T) of a batch entry, which belong to no sequence.
+void fill_rest(MutView4 view, int64_t b, int64_t begin) {
+  for (int64_t t = begin; t < view.extent(1); ++t) {
+    for (int64_t h = 0; h < view.extent(2); ++h) {
+      const MutRows row = rows_of<MutRows>(view, b, t, h);
+      for (int64_t i = 0; i < view.extent(3); ++i) row.set(0, static_cast<size_t>(i), 0.0F);
+    }
+  }
+}
+
+void fill_rest(MutView3 view, int64_t b, int64_t begin, float value) {
+  for (int64_t t = begin; t < view.extent(1); ++t) {
+    for (int64_t h = 0; h < view.extent(2); ++h) column_of<MutRows>(view, b, t, h).set(0, 0, value);
+  }
+}
+
+}  // namespace
+
+void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options) {
+  constexpr const char* kName = "softmax_attention";
+  const Problem problem(kName, q, k, v, options);
+  require_dtype(kName, "out", out, {DType::f32, DType::bf16});
+  require_shape(kName, "out", out, problem.out_shape(), "batch, length and heads of q, dimensions of v");
+  if (!options.logsumexp.absent()) {
+    require_dtype(kName, "logsumexp", options.logsumexp, {DType::f32});
+    require_shape(kName, "logsumexp", options.logsumexp, problem.row_shape(), "batch, length and heads of q");
+  }
+  const Trace trace(kName, "q", q, static_cast<int64_t>(kKeyBlock));
+
+  const size_t dim = static_cast<size_t>(problem.dim), value_dim = static_cast<size_t>(problem.value_dim);
+  const bool masked = !options.key_bias.absent() || !options.layout.valid.absent();
+  const size_t floats_per_key = dim + round_up(value_dim, 16) + (masked ? 1 : 0);
+  size_t packed_keys = 0;
+  for (const Sequence& s : problem.sequences) {
+    packed_keys += round_up(static_cast<size_t>(s.keys), kKeyBlock) * static_cast<size_t>(problem.groups);
+  }
+  const Scratch packed(1, packed_keys * floats_per_key);
+  float* free = packed.of(0);
+
+  std::vector<PackTask> pack_tasks;
+  std::vector<ForwardTask> tasks;
+  for (const Sequence& s : problem.sequences) {
+    for (int64_t g = 0; g < problem.groups; ++g) {
+      PackedKeys keys{.count = static_cast<size_t>(s.keys), .dim = dim, .value_dim = value_dim};
+      const size_t rows = keys.blocks() * kKeyBlock;
+      keys.k = free;
+      keys.v = keys.k + rows * dim;
+      if (masked) keys.bias = keys.v + rows * keys.value_columns();
+      free += rows * floats_per_key;
+      const PackTask pack{.keys = keys,
+                          .k = rows_of<Rows>(k, s.batch, s.first_key, g),
+                          .v = rows_of<Rows>(v, s.batch, s.first_key, g),
+                          .mask = mask_of(options, s, g)};
+      for (size_t block = 0; block < keys.blocks(); ++block) {
+        pack_tasks.push_back(pack);
+        pack_tasks.back().block = block;
+      }
+      const size_t queries = static_cast<size_t>(s.queries);
+      for (int64_t h = g * problem.group(); h < (g + 1) * problem.group(); ++h) {
+        for (size_t first = 0; first < queries; first += kQueryBlock) {
+          tasks.push_back({.keys = keys,
+                           .visible = {.queries = queries, .keys = keys.count, .causal = options.causal},
+                           .first = first,
+                           .count = std::min(kQueryBlock, queries - first),
+                           .scale = problem.scale,
+                           .q = rows_of<Rows>(q, s.batch, s.first_query, h),
+                           .out = rows_of<MutRows>(out, s.batch, s.first_query, h),
+                           .logsumexp = column_of<MutRows>(options.logsumexp, s.batch, s.first_query, h)});
+        }
+      }
+    }
+    if (options.layout.cu_seqlens.empty()) {
+      fill_rest(out, s.batch, s.queries);
+      fill_rest(options.logsumexp, s.batch, s.queries, -std::numeric_limits<float>::infinity());
+    }
+  }
+  const Workers workers(options);
+  const Scratch scratch(workers.count(), std::max(pack_scratch(dim, value_dim), forward_scratch(dim, value_dim)));
+  workers.run(pack_tasks, scratch, pack_keys);
+  workers.run(tasks, scratch, softmax_forward);
+}
+
+}  // namespace raffia

@@ -1,0 +1,214 @@
+// Forward pass of exact softmax attention for one block of queries.
+//
+//   for each block of keys:   S = (scale Q) K^T + bias         a product with panels of 16 keys
+//                             m' = max(m, row max of S)        online softmax: what was summed before shrinks by exp(m - m')
+//                             P = exp(S - m')
+//                             O = diag(exp(m - m')) O + P V    a product with panels of 16 columns of V
+//   out = O / sum of P
+//
+// A block of keys (32 KB at 64 dimensions) comes from L2 once for all the queries of the task; queries, scores and outputs of a
+// task stay in L2. On the diagonal of a causal mask each tile of rows stops at the last key that one of its rows sees, and the
+// keys that only some of its rows see are added row by row, so that a later token is never multiplied in, not even by 0.
+
+#if defined(RAFFIA_KERNELS_SOFTMAX_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RAFFIA_KERNELS_SOFTMAX_INL_H_
+#undef RAFFIA_KERNELS_SOFTMAX_INL_H_
+#else
+#define RAFFIA_KERNELS_SOFTMAX_INL_H_
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "hwy/highway.h"
+#include "kernels/math-inl.h"
+#include "kernels/panel-inl.h"
+#include "kernels/softmax.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace raffia {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// Logits beyond the range of fp32 count as the largest number in it, so that a difference of two is never NaN.
+constexpr float kLargest = std::numeric_limits<float>::max();
+
+// out[i] = scale * row t, i < dim, then zeros up to `columns`.
+HWY_INLINE void copy_scaled(const Rows& rows, size_t t, size_t dim, size_t columns, float scale, float* HWY_RESTRICT out) {
+  const Tag d;
+  size_t i = 0;
+  if (rows.direct()) {
+    const float* in = rows.direct_row(t);
+    for (; i + kLanes <= dim; i += kLanes) hn::StoreU(hn::Mul(hn::Set(d, scale), hn::LoadU(d, in + i)), d, out + i);
+  }
+  for (; i < dim; ++i) out[i] = scale * rows.at(t, i);
+  for (; i < columns; ++i) out[i] = 0.0f;
+}
+
+HWY_INLINE void write_scaled(const float* HWY_RESTRICT in, float scale, size_t dim, const MutRows& rows, size_t t) {
+  const Tag d;
+  size_t i = 0;
+  if (rows.direct()) {
+    float* out = rows.direct_row(t);
+    for (; i + kLanes <= dim; i += kLanes) hn::StoreU(hn::Mul(hn::Set(d, scale), hn::LoadU(d, in + i)), d, out + i);
+  }
+  for (; i < dim; ++i) rows.set(t, i, scale * in[i]);
+}
+
+void pack_block(const PackTask& task, float* scratch) {
+  const PackedKeys& keys = task.keys;
+  const size_t begin = task.block * kKeyBlock;
+  const size_t end = std::min(begin + kKeyBlock, keys.count);
+  float* zeros = scratch;
+  float* staging = zeros + std::max(keys.dim, keys.value_dim) + kPanel;
+  for (size_t i = 0; i < std::max(keys.dim, keys.value_dim); ++i) zeros[i] = 0.0f;
+  float* bias = keys.bias_block(task.block);
+  for (size_t j = begin; j < end; j += kPanel) {
+    bool takes_part[kPanel];
+    for (size_t t = 0; t < kPanel; ++t) takes_part[t] = j + t < end && task.mask.takes_part(j + t);
+    const Chunk k = gather(task.k, j, takes_part, keys.dim, zeros, staging);
+    transpose(k, keys.dim, keys.k_block(task.block) + (j - begin) * keys.dim);
+    const Chunk v = gather(task.v, j, takes_part, keys.value_dim, zeros, staging);
+    for (size_t t = 0; t < kPanel && j + t < end; ++t) {
+      float* out = keys.v_block(task.block) + (j - begin + t) * kPanel;
+      for (size_t c = 0; c < keys.value_dim; c += kPanel, out += kKeyBlock * kPanel) {
+        if (c + kPanel <= keys.value_dim) {
+          Row row;
+          row.load(v.row[t] + c);
+          row.store(out);
+        } else {
+          for (size_t i = 0; i < kPanel; ++i) out[i] = c + i < keys.value_dim ? v.row[t][c + i] : 0.0f;
+        }
+      }
+    }
+    if (bias == nullptr) continue;
+    for (size_t t = 0; t < kPanel; ++t) {
+      const bool biased = takes_part[t] && task.mask.bias.data != nullptr;
+      bias[j - begin + t] = biased ? task.mask.bias.at(j + t, 0) : (takes_part[t] ? 0.0f : kMinusInfinity);
+    }
+  }
+}
+
+// Adds `bias` (may be null) to a row of scores, and returns the greatest. `width` is a multiple of 16.
+HWY_INLINE float bias_and_max(float* HWY_RESTRICT scores, const float* HWY_RESTRICT bias, size_t width) {
+  const Tag d;
+  Vec greatest = hn::Set(d, kMinusInfinity);
+  if (bias != nullptr) {
+    for (size_t j = 0; j < width; j += kLanes) {
+      const Vec s = hn::Add(hn::LoadU(d, scores + j), hn::LoadU(d, bias + j));
+      hn::StoreU(s, d, scores + j);
+      greatest = hn::Max(greatest, s);
+    }
+  } else {
+    for (size_t j = 0; j < width; j += kLanes) greatest = hn::Max(greatest, hn::LoadU(d, scores + j));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, greatest));
+}
+
+// scores -> exp(scores - shift), and their sum.
+HWY_INLINE float exp_and_sum(float* HWY_RESTRICT scores, float shift, size_t width) {
+  const Tag d;
+  const Vec vshift = hn::Set(d, shift);
+  Vec sum = hn::Zero(d);
+  for (size_t j = 0; j < width; j += kLanes) {
+    const Vec x = hn::Min(hn::Sub(hn::LoadU(d, scores + j), vshift), hn::Zero(d));
+    const Vec p = exp_of_nonpositive(d, x);
+    hn::StoreU(p, d, scores + j);
+    sum = hn::Add(sum, p);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+HWY_INLINE float scalar_exp_of_nonpositive(float x) {
+  const hn::CappedTag<float, 1> d;
+  return hn::GetLane(exp_of_nonpositive(d, hn::Set(d, x)));
+}
+
+void forward_block(const ForwardTask& task, float* scratch) {
+  const PackedKeys& keys = task.keys;
+  const size_t dim = keys.dim, columns = keys.value_columns(), queries = task.count;
+  float* q = scratch;                             // [queries][dim]
+  float* scores = q + kQueryBlock * dim;          // [queries][kKeyBlock]
+  float* out = scores + kQueryBlock * kKeyBlock;  // [queries][columns]
+  float* greatest = out + kQueryBlock * columns;  // [queries]
+  float* sum = greatest + kQueryBlock;            // [queries]
+  float* shrink = sum + kQueryBlock;              // [queries]
+
+  for (size_t i = 0; i < queries; ++i) {
+    copy_scaled(task.q, task.first + i, dim, dim, task.scale, q + i * dim);
+    for (size_t c = 0; c < columns; ++c) out[i * columns + c] = 0.0f;
+    greatest[i] = kMinusInfinity;
+    sum[i] = 0.0f;
+  }
+
+  const size_t end = task.visible(task.first + queries - 1);
+  for (size_t begin = 0; begin < end; begin += kKeyBlock) {
+    const size_t block = begin / kKeyBlock;
+    // Keys of this block that row i sees.
+    const auto seen = [&](size_t i) HWY_ATTR {
+      const size_t all = task.visible(task.first + i);
+      return all > begin ? std::min(all - begin, kKeyBlock) : 0;
+    };
+    const float* bias = keys.bias_block(block);
+    const float* k = keys.k_block(block);
+    for_tiles(queries, [&]<size_t kTileRows>(size_t m, Tile<kTileRows>&) HWY_ATTR {
+      const size_t width = round_up(seen(m + kTileRows - 1), kPanel);
+      for (size_t j = 0; j < width; j += kPanel) {
+        Tile<kTileRows> tile;  // local, so that it stays in registers even where this lambda is not inlined
+        tile.zero();
+        tile.multiply(dim, q + m * dim, dim, UnitStride(), k + j * dim, kPanel);
+        tile.store(scores + m * kKeyBlock + j, kKeyBlock);
+      }
+      if (width == 0) return;
+      for (size_t i = m; i < m + kTileRows; ++i) {
+        float* row = scores + i * kKeyBlock;
+        for (size_t j = seen(i); j < width; ++j) row[j] = kMinusInfinity;
+        const float before = greatest[i];
+        const float now = std::max(before, std::min(bias_and_max(row, bias, width), kLargest));
+        const float shift = now == kMinusInfinity ? 0.0f : now;
+        const float added = exp_and_sum(row, shift, width);
+        shrink[i] = before == now ? 1.0f : scalar_exp_of_nonpositive(before - shift);
+        sum[i] = sum[i] * shrink[i] + added;
+        greatest[i] = now;
+      }
+    });
+    const float* v = keys.v_block(block);
+    for_tiles(queries, [&]<size_t kTileRows>(size_t m, Tile<kTileRows>&) HWY_ATTR {
+      if (seen(m + kTileRows - 1) == 0) return;
+      const size_t shared = seen(m);
+      for (size_t c = 0; c < columns; c += kPanel) {
+        float* o = out + m * columns + c;
+        const float* panel = v + c * kKeyBlock;
+        Tile<kTileRows> tile;
+        tile.load(o, columns);
+        tile.scale_rows(shrink + m);
+        tile.multiply(shared, scores + m * kKeyBlock, kKeyBlock, UnitStride(), panel, kPanel);
+        tile.store(o, columns);
+        for (size_t i = 1; i < kTileRows; ++i) {
+          const size_t more = seen(m + i) - shared;
+          if (more == 0) continue;
+          Tile<1> row;
+          row.load(o + i * columns, columns);
+          row.multiply(more, scores + (m + i) * kKeyBlock + shared, kKeyBlock, UnitStride(), panel + shared * kPanel, kPanel);
+          row.store(o + i * columns, columns);
+        }
+      }
+    });
+  }
+
+  for (size_t i = 0; i < queries; ++i) {
+    write_scaled(out + i * columns, sum[i] > 0.0f ? 1.0f / sum[i] : 0.0f, keys.value_dim, task.out, task.first + i);
+    if (task.logsumexp.data != nullptr) {
+      task.logsumexp.set(task.first + i, 0, sum[i] > 0.0f ? greatest[i] + std::log(sum[i]) : kMinusInfinity);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace raffia
+HWY_AFTER_NAMESPACE();
+
+#endif
