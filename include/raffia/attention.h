@@ -1,0 +1,127 @@
+// Attention: random features in linear time, and exact softmax beside it.
+//
+// Shapes everywhere: q [B, Tq, H, D], k [B, Tk, G, D], v [B, Tk, G, V], gate_logits [B, Tk, G], out [B, Tq, H, V]. H is a
+// multiple of G; query head h reads key/value head h / (H / G). Feature maps and states have G heads.
+// Inputs and outputs are fp32 or bf16, of any strides; sums, states and gradients of parameters are fp32.
+// Sizes need not divide anything. Shapes are checked at the door: InvalidArgument names the argument that does not fit.
+//
+// Ops are thread-safe for distinct outputs and states. Their results do not depend on the number of threads, to the bit.
+#ifndef RAFFIA_ATTENTION_H_
+#define RAFFIA_ATTENTION_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "raffia/features.h"
+#include "raffia/state.h"
+#include "raffia/threads.h"
+#include "raffia/views.h"
+
+namespace raffia {
+
+// Which tokens there are. At most one of `lengths` and `cu_seqlens` is given.
+struct Layout {
+  View2 valid;  // [B, Tk] u8: 1 where a key takes part. Others change neither outputs nor state, even where they hold NaN
+  std::span<const int64_t> lengths;       // [B]: tokens of entry b; the rest is padding
+  std::span<const int64_t> cu_seqlens;    // [N + 1], from 0 to T: N sequences end to end in one batch entry (B = 1)
+  std::span<const int64_t> cu_seqlens_k;  // of keys where they differ from the queries'
+};
+
+struct AttentionOptions {
+  std::optional<float> eps;      // floor of denominators, relative to the mass; by default map.default_eps()
+  Layout layout = {};            // padding and packing
+  int64_t segment = 0;           // tokens per parallel segment of a sequence; 0: chosen from the shape; < 0: no segments
+  int threads = 0;               // at most this many; 0: as many as the executor has
+  Executor* executor = nullptr;  // default_executor() if null
+  std::span<float> record = {};  // filled for the backward pass; record_size() floats
+};
+
+// How the denominators fared. A clamp rate above 1% says that the random features are too few for sigma.
+struct Report {
+  int64_t rows = 0;     // outputs with a denominator
+  int64_t clamped = 0;  // of these, below the floor
+  double clamp_rate() const { return rows == 0 ? 0.0 : static_cast<double>(clamped) / static_cast<double>(rows); }
+};
+
+// Bidirectional and cross attention: every query reads all keys of its sequence.
+//   out_t = phi(q_t)^T sum_i phi(k_i) v_i^T / phi(q_t)^T sum_i phi(k_i)
+Report rfa_attention(View4 q, View4 k, View4 v, const FeatureMap& map, MutView4 out, const AttentionOptions& options = {});
+
+// Causal attention: query t reads keys 0..t and what `state` holds. `state` is read as S_0 and left as S_T; its batch is B, or N
+// with cu_seqlens.
+Report causal_attention(View4 q, View4 k, View4 v, const FeatureMap& map, State& state, MutView4 out,
+                        const AttentionOptions& options = {});
+
+// Gated causal attention (RFA-Gate): g_t = sigmoid(gate_logits_t),
+//   S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) [v_t, 1]^T,   out_t = phi(q_t)^T S_t / its last column
+// Cost O(T F V) per head, in chunks of 16 tokens at GEMM speed; phi is computed chunk by chunk and never stored.
+Report gated_attention(View4 q, View4 k, View4 v, View3 gate_logits, const FeatureMap& map, State& state, MutView4 out,
+                       const AttentionOptions& options = {});
+
+// The two halves of rfa_attention, for keys that are folded once and read often (the source of a translation):
+// adds keys to the state / reads it. With gate_logits the fold decays as in gated_attention.
+void fold_keys(View4 k, View4 v, const FeatureMap& map, State& state, const AttentionOptions& options = {});
+void fold_keys(View4 k, View4 v, View3 gate_logits, const FeatureMap& map, State& state, const AttentionOptions& options = {});
+Report read_state(View4 q, const FeatureMap& map, const State& state, MutView4 out, const AttentionOptions& options = {});
+
+// One token for each of B sessions: q [B, H, D], k [B, G, D], v [B, G, V], gate_logits [B, G], out [B, H, V].
+// The sessions are the entries of one state, or one state (of batch 1) each.
+Report causal_step(View3 q, View3 k, View3 v, const FeatureMap& map, State& state, MutView3 out,
+                   const AttentionOptions& options = {});
+Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap& map, State& state, MutView3 out,
+                  const AttentionOptions& options = {});
+Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap& map, std::span<State* const> sessions,
+                  MutView3 out, const AttentionOptions& options = {});
+
+// Gradients. Views are overwritten, parameter gradients are added to; leave absent what is not wanted.
+struct AttentionGradients {
+  MutView4 q, k, v;
+  MutView3 gate_logits;
+  MapGradients map;
+  State* state = nullptr;  // in: gradient of the final state (sums and normaliser); out: gradient of the initial one
+};
+
+// Floats that a forward pass leaves in options.record for the backward pass: denominators and a state every 128 tokens.
+int64_t record_size(View4 q, View4 k, View4 v, const FeatureMap& map, const AttentionOptions& options = {});
+
+// `out` and `record` are what the forward pass with the same inputs and options left.
+void rfa_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record, View4 dout,
+                            const AttentionGradients& gradients, const AttentionOptions& options = {});
+void causal_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record,
+                               View4 dout, const AttentionGradients& gradients, const AttentionOptions& options = {});
+void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, const FeatureMap& map, View4 out,
+                              std::span<const float> record, View4 dout, const AttentionGradients& gradients,
+                              const AttentionOptions& options = {});
+
+// Exact softmax attention, blocked with an online softmax: memory O(T) whatever the length.
+//   out_t = softmax_j(scale q_t . k_j + key_bias_j) v_j
+// Rows without any key give 0.
+struct SoftmaxOptions {
+  bool causal = false;           // query t of Tq sees keys up to t + Tk - Tq
+  std::optional<float> scale;    // by default 1 / sqrt(D)
+  View3 key_bias;                // [B, Tk, G], added to the logits
+  Layout layout = {};            // padding and packing
+  int threads = 0;               // at most this many; 0: as many as the executor has
+  Executor* executor = nullptr;  // default_executor() if null
+  MutView3 logsumexp;            // [B, Tq, H] out: log of the denominators, which the backward pass needs; -inf without keys
+};
+
+void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options = {});
+
+struct SoftmaxGradients {
+  MutView4 q, k, v;
+  MutView3 key_bias;
+};
+
+void softmax_attention_backward(View4 q, View4 k, View4 v, View4 out, View3 logsumexp, View4 dout, const SoftmaxGradients& gradients,
+                                const SoftmaxOptions& options = {});
+
+// One token for each of B sessions over caches k [B, capacity, G, D], v [B, capacity, G, V] that already hold it;
+// lengths[b] entries of each count. q [B, H, D] -> out [B, H, V].
+void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t> lengths, MutView3 out,
+                  const SoftmaxOptions& options = {});
+
+}  // namespace raffia
+
+#endif  // RAFFIA_ATTENTION_H_

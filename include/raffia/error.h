@@ -1,0 +1,35 @@
+// Errors of the library. Each message names the function or file, what was found and what was expected:
+//   gated_attention: gate_logits has shape [2, 100, 4], expected [2, 128, 8] (batch and heads of k, length of k)
+#ifndef RAFFIA_ERROR_H_
+#define RAFFIA_ERROR_H_
+
+#include <stdexcept>
+
+namespace raffia {
+
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// A shape, element type or option that the called function does not take.
+class InvalidArgument : public Error {
+ public:
+  using Error::Error;
+};
+
+// Bytes that are not what they claim to be: truncated, corrupt, of another version.
+class FormatError : public Error {
+ public:
+  using Error::Error;
+};
+
+// The operating system refused: missing file, full disk, no permission.
+class IoError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace raffia
+
+#endif  // RAFFIA_ERROR_H_

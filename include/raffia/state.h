@@ -1,0 +1,82 @@
+// What linear attention remembers: a value of constant size, whatever the length of the text behind it.
+//
+// Per batch entry b and key/value head h:
+//   sums        S [F, V]   = sum_i weight_i phi(k_i) v_i^T
+//   normaliser  z [F]      = sum_i weight_i phi(k_i)
+//   mass        m          = sum_i weight_i             (the natural scale of denominators)
+//   log_decay   log of the product of all gates since the state was zero; 0 without a gate
+// F V + F + 2 floats: 8,322 at F = 128, V = 64, the size of a KV cache of 65 tokens.
+#ifndef RAFFIA_STATE_H_
+#define RAFFIA_STATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "raffia/features.h"
+
+namespace raffia {
+
+struct StateShape {
+  int64_t batch = 1;
+  int64_t heads = 1;
+  int64_t features = 0;   // F
+  int64_t value_dim = 0;  // V
+  bool operator==(const StateShape&) const = default;
+};
+
+struct StateOptions {
+  int64_t batch = 1;
+  int64_t value_dim = 64;
+};
+
+class State {
+ public:
+  explicit State(const StateShape& shape);  // empty memory: all zero
+  State(const FeatureMap& map, const StateOptions& options)
+      : State(StateShape{options.batch, map.heads(), map.features(), options.value_dim}) {}
+
+  const StateShape& shape() const { return shape_; }
+  size_t size_bytes() const { return data_.size() * sizeof(float); }
+
+  std::span<float> sums(int64_t b, int64_t h);
+  std::span<const float> sums(int64_t b, int64_t h) const;
+  std::span<float> normaliser(int64_t b, int64_t h);
+  std::span<const float> normaliser(int64_t b, int64_t h) const;
+  float& mass(int64_t b, int64_t h);
+  float mass(int64_t b, int64_t h) const;
+  float& log_decay(int64_t b, int64_t h);
+  float log_decay(int64_t b, int64_t h) const;
+
+  void reset();  // back to empty memory
+
+  // Entry i of the result is entry indices[i] of this state: beam search, forks (repeat an index), batches that shrink.
+  State select(std::span<const int64_t> indices) const;
+
+  // The memory of `earlier` followed by what `later` folded from empty memory: (g2, M2) . (g1, M1) = (g2 g1, g2 M1 + M2).
+  static State compose(const State& earlier, const State& later);
+
+  // A versioned, checksummed image (see docs/state-format.md), little-endian on every machine.
+  std::vector<std::byte> to_bytes() const;
+  static State from_bytes(std::span<const std::byte> bytes);  // throws FormatError
+  void save(const std::filesystem::path& path) const;         // written aside, synced and renamed: never half a file
+  static State load(const std::filesystem::path& path);       // throws IoError or FormatError
+
+  // All of it: [B, H, F * V + F + 2].
+  std::span<float> data() { return data_; }
+  std::span<const float> data() const { return data_; }
+  bool operator==(const State&) const = default;
+
+ private:
+  int64_t head_floats() const { return shape_.features * (shape_.value_dim + 1) + 2; }
+  size_t offset(int64_t b, int64_t h) const { return static_cast<size_t>((b * shape_.heads + h) * head_floats()); }
+
+  StateShape shape_;
+  std::vector<float> data_;
+};
+
+}  // namespace raffia
+
+#endif  // RAFFIA_STATE_H_
