@@ -1,0 +1,258 @@
+#include "cli/bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <map>
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/interleave.h"
+#include "cli/machine.h"
+#include "cli/machine_probe.h"
+#include "cli/progress.h"
+#include "raffia/error.h"
+
+namespace raffia::cli {
+namespace {
+
+constexpr Named<MapKind> kMaps[] = {{"trig", MapKind::trig},         {"arccos", MapKind::arccos},
+                                    {"positive", MapKind::positive}, {"positive2", MapKind::positive2},
+                                    {"elu", MapKind::elu},           {"relu", MapKind::relu}};
+constexpr Named<DType> kDTypes[] = {{"f32", DType::f32}, {"bf16", DType::bf16}};
+constexpr Named<ArrayLayout> kLayouts[] = {{"bthd", ArrayLayout::bthd}, {"bhtd", ArrayLayout::bhtd}};
+constexpr Named<Isa> kIsas[] = {
+    {"scalar", Isa::scalar}, {"neon", Isa::neon}, {"sse4", Isa::sse4}, {"avx2", Isa::avx2}, {"avx512", Isa::avx512}};
+
+// More threads than this are a slip of the finger.
+constexpr int64_t kMostThreads = 1024;
+
+FeatureMap random_relu_map(const BenchShape& shape) {
+  const Extents<3> weight_shape{shape.kv_heads, shape.random_features, shape.head_dim};
+  const auto rows = static_cast<size_t>(shape.kv_heads * shape.random_features);
+  std::vector<float> weight(rows * static_cast<size_t>(shape.head_dim)), bias(rows);
+  RandomStream random({.seed = shape.seed, .draw = 1});
+  const auto scale = 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
+  for (float& w : weight) w = static_cast<float>(scale * random.next_normal());
+  return FeatureMap::relu({weight.data(), weight_shape}, {bias.data(), {shape.kv_heads, shape.random_features}});
+}
+
+std::string title_of(const Record& record) {
+  return fmt::format("{} {} {} at length {}, {} thread{}", record.op, record.pass, record.input, record.length, record.threads,
+                     record.threads == 1 ? "" : "s");
+}
+
+// One run of each case in a process of its own. The figure is clean only while this process is small and has no threads.
+void measure_memory(std::vector<BenchGroup>& groups, Progress& progress) {
+  for (BenchGroup& group : groups) {
+    for (BenchCase& bench : group.cases) {
+      progress.begin("memory of " + title_of(bench.record));
+      bench.record.peak_rss_bytes = peak_rss_of([&bench] {
+        const std::unique_ptr<Executor> executor = make_thread_pool(static_cast<int>(bench.record.threads));
+        bench.prepare (*executor)();
+      });
+      progress.advance(bench.flops);
+    }
+  }
+}
+
+// Best of the run by number of threads.
+using Peaks = std::map<int64_t, double>;
+
+// Adds the ratios that need the other contenders of the group.
+void compare(BenchCase& bench, const std::vector<BenchCase>& cases) {
+  for (const BenchCase& other : cases) {
+    const bool same = other.record.op == "softmax" && other.record.causal == bench.record.causal &&
+                      other.record.pass == bench.record.pass && other.record.threads == bench.record.threads;
+    if (same) bench.record.ratio_to_softmax = other.record.seconds / bench.record.seconds;
+  }
+}
+
+void measure_time(BenchGroup& group, Executor& executor, const BenchOptions& options, Peaks& peaks, Progress& progress) {
+  std::vector<Contender> contenders;
+  for (const BenchCase& bench : group.cases) contenders.push_back({.run = bench.prepare(executor), .work = bench.flops});
+
+  std::vector<double> peak_flops;
+  for (const int64_t threads : options.threads) {
+    const int count = static_cast<int>(threads);
+    peak_flops.push_back(run_multiply_adds(executor, count));
+    contenders.push_back({.run = [&executor, count] { run_multiply_adds(executor, count); }});
+  }
+  if (group.prepare_read) {
+    for (const int64_t threads : options.threads) {
+      contenders.push_back({.run = group.prepare_read(executor, static_cast<int>(threads))});
+    }
+  }
+
+  interleave(contenders, static_cast<int>(options.repeats), progress);
+
+  const Contender* peak = contenders.data() + group.cases.size();
+  const Contender* read = peak + options.threads.size();
+  for (size_t i = 0; i < group.cases.size(); ++i) group.cases[i].record.seconds = contenders[i].seconds;
+  for (BenchCase& bench : group.cases) compare(bench, group.cases);
+  for (size_t i = 0; i < options.threads.size(); ++i) {
+    double& best = peaks[options.threads[i]];
+    best = std::max(best, peak_flops[i] / peak[i].seconds);
+    if (!group.prepare_read) continue;
+    for (BenchCase& bench : group.cases) {
+      if (bench.record.bytes_read && bench.record.threads == options.threads[i]) {
+        bench.record.bandwidth_fraction = read[i].seconds / bench.record.seconds;
+      }
+    }
+  }
+}
+
+double total_work(const std::vector<BenchGroup>& groups, int64_t repeats) {
+  double flops = 0;
+  for (const BenchGroup& group : groups) {
+    for (const BenchCase& bench : group.cases) flops += bench.flops;
+  }
+  return flops * static_cast<double>(repeats + 2);  // one run for memory, one to warm up
+}
+
+}  // namespace
+
+void add_bench_flags(CLI::App& app, BenchOptions& options) {
+  BenchShape& shape = options.shape;
+  add_names(app, "--ops", kOps, options.ops, "Contenders: softmax, rfa, rfa_gate");
+  add_names(app, "--input", kInputs, options.inputs, "features: phi(q), phi(k) given; qk: the map is part of the op");
+  add_positives(app, "--lengths", options.lengths, "Tokens of a sequence");
+  add_positive(app, "--batch", shape.batch, "Sequences at once");
+  add_positive(app, "--heads", shape.heads, "Query heads");
+  add_positive(app, "--kv-heads", shape.kv_heads, "Key/value heads, a divisor of --heads (default: as many)");
+  add_positive(app, "--head-dim", shape.head_dim, "d: size of a query or key");
+  add_positive(app, "--value-dim", shape.value_dim, "dv: size of a value (default: --head-dim)");
+  add_positive(app, "--random-features", shape.random_features, "D: rows of the projection (trig: F = 2 D)");
+  add_name(app, "--map", kMaps, shape.map, "Feature map: trig, arccos, positive, positive2, elu, relu");
+  add_positives(app, "--threads", options.threads, "Numbers of threads");
+  add_positive(app, "--repeats", options.repeats, "Turns of each contender; the best counts");
+  add_name(app, "--dtype", kDTypes, shape.dtype, "Elements of inputs and outputs: f32, bf16");
+  add_name(app, "--layout", kLayouts, shape.layout, "Order of axes in memory: bthd, bhtd");
+  app.add_option("--seed", shape.seed, "Seed of the data and the map")->type_name("N")->default_str("0");
+  app.add_option_function<std::string>(
+         "--isa", [&options](const std::string& text) { options.isa = parse_name("--isa", text, kIsas); },
+         "Widest instruction set to use (default: the widest there is)")
+      ->type_name("NAME");
+  app.add_flag("--no-softmax{false}", options.softmax, "Do not measure softmax; ratio_to_softmax is null");
+  add_positive(app, "--softmax-max-length", options.softmax_max_length, "Measure softmax up to this length only");
+  CLI::Option* json = app.add_flag("--json", options.json, "Print JSON, an array of records");
+  CLI::Option* csv = app.add_flag("--csv", options.csv, "Print CSV")->excludes(json);
+  app.add_flag("--md", options.markdown, "Print a Markdown table (default)")->excludes(json)->excludes(csv);
+}
+
+void check(BenchOptions& options) {
+  BenchShape& shape = options.shape;
+  if (shape.kv_heads == 0) shape.kv_heads = shape.heads;
+  if (shape.value_dim == 0) shape.value_dim = shape.head_dim;
+  if (shape.heads % shape.kv_heads != 0) {
+    throw UsageError(fmt::format("--kv-heads: {} does not divide --heads {}", shape.kv_heads, shape.heads));
+  }
+  for (const int64_t threads : options.threads) {
+    if (threads > kMostThreads)
+      throw UsageError(fmt::format("--threads: {} is too many, expected at most {}", threads, kMostThreads));
+  }
+  if (!options.softmax && options.ops == std::vector<Op>{Op::softmax}) {
+    throw UsageError("--no-softmax leaves nothing of --ops softmax to measure");
+  }
+  if (options.isa) {
+    std::vector<std::string_view> names;
+    for (const Isa isa : available_isas()) names.push_back(name_of(isa));
+    if (std::find(names.begin(), names.end(), name_of(*options.isa)) == names.end()) {
+      throw UsageError(
+          fmt::format("--isa: '{}' does not run here, expected one of {}", name_of(*options.isa), fmt::join(names, ", ")));
+    }
+    set_max_isa(*options.isa);
+  }
+}
+
+FeatureMap make_map(const BenchShape& shape, Input input) {
+  const auto map = [&shape] {
+    if (shape.map == MapKind::elu) return FeatureMap::elu(shape.head_dim, shape.kv_heads);
+    if (shape.map == MapKind::relu) return random_relu_map(shape);
+    return FeatureMap::random(
+        shape.map, {.dim = shape.head_dim, .count = shape.random_features, .heads = shape.kv_heads, .seed = shape.seed});
+  }();
+  return input == Input::qk ? map : FeatureMap::identity(map.features(), shape.kv_heads);
+}
+
+Record describe(const BenchOptions& options, Op op, Input input, int64_t length, int64_t threads) {
+  const BenchShape& shape = options.shape;
+  Record record{
+      .op = std::string(name_in(kOps, op)),
+      .input = std::string(name_in(kInputs, input)),
+      .threads = threads,
+      .isa = std::string(name_of(active_isa())),
+      .batch = shape.batch,
+      .heads = shape.heads,
+      .kv_heads = shape.kv_heads,
+      .length = length,
+      .head_dim = shape.head_dim,
+      .value_dim = shape.value_dim,
+      .dtype = name_of(shape.dtype),
+  };
+  if (op != Op::softmax) {
+    const FeatureMap map = make_map(shape, Input::qk);
+    record.map = std::string(name_of(map.kind()));
+    record.features = map.features();
+  }
+  return record;
+}
+
+double linear_flops(const BenchShape& shape, const FeatureMap& map) {
+  const auto fold_or_read = static_cast<double>(2 * map.features() * (shape.value_dim + 1));
+  const auto projection = static_cast<double>(2 * map.dim() * map.rows());
+  return static_cast<double>(shape.heads + shape.kv_heads) * (fold_or_read + projection);
+}
+
+double softmax_flops(const BenchShape& shape, int64_t length) {
+  return static_cast<double>(shape.heads) * static_cast<double>(length) *
+         static_cast<double>(2 * (shape.head_dim + shape.value_dim));
+}
+
+int64_t kv_cache_bytes(const BenchShape& shape, int64_t length) {
+  return shape.batch * length * shape.kv_heads * (shape.head_dim + shape.value_dim) * static_cast<int64_t>(size_of(shape.dtype));
+}
+
+std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions& options) {
+  std::vector<Record> records;
+  std::vector<double> flops;
+  Peaks peaks;
+  {
+    Progress progress(total_work(groups, options.repeats));
+    for (const BenchGroup& group : groups) {
+      const bool has_softmax = std::any_of(group.cases.begin(), group.cases.end(),
+                                           [](const BenchCase& bench) { return bench.record.op == "softmax"; });
+      if (options.softmax && !has_softmax) {
+        progress.note(fmt::format("softmax is left out at length {}, above --softmax-max-length {}", group.length,
+                                  options.softmax_max_length));
+      }
+    }
+    measure_memory(groups, progress);
+    const auto most_threads = *std::max_element(options.threads.begin(), options.threads.end());
+    const std::unique_ptr<Executor> executor = make_thread_pool(static_cast<int>(most_threads));
+    for (BenchGroup& group : groups) {
+      progress.begin(fmt::format("time at length {}", group.length));
+      measure_time(group, *executor, options, peaks, progress);
+      for (const BenchCase& bench : group.cases) {
+        if (!bench.is_printed) continue;
+        records.push_back(bench.record);
+        flops.push_back(bench.flops);
+      }
+      group = {};  // frees its arrays
+    }
+    for (const auto& [threads, peak] : peaks) {
+      progress.note(
+          fmt::format("multiply-add peak with {} thread{}: {:.1f} GFLOP/s", threads, threads == 1 ? "" : "s", 1e-9 * peak));
+    }
+  }
+  for (size_t i = 0; i < records.size(); ++i) {
+    records[i].gflops = 1e-9 * flops[i] / records[i].seconds;
+    records[i].peak_fraction = flops[i] / records[i].seconds / peaks[records[i].threads];
+  }
+  print_records(records, options.format(), std::cout);
+  return records;
+}
+
+}  // namespace raffia::cli

@@ -1,0 +1,100 @@
+// What the benchmarks of attention and of decoding share: flags, shapes, the FLOP that count, and the run itself.
+#ifndef RAFFIA_CLI_BENCH_H_
+#define RAFFIA_CLI_BENCH_H_
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/arrays.h"
+#include "cli/flags.h"
+#include "cli/records.h"
+#include "raffia/features.h"
+#include "raffia/isa.h"
+#include "raffia/threads.h"
+
+namespace raffia::cli {
+
+enum class Op : uint8_t { softmax, rfa, rfa_gate };
+enum class Input : uint8_t {
+  features,  // phi(q) and phi(k) are given
+  qk,        // the map is part of the op
+};
+
+inline constexpr Named<Op> kOps[] = {{"softmax", Op::softmax}, {"rfa", Op::rfa}, {"rfa_gate", Op::rfa_gate}};
+inline constexpr Named<Input> kInputs[] = {{"features", Input::features}, {"qk", Input::qk}};
+
+struct BenchShape {
+  int64_t batch = 1;
+  int64_t heads = 8;
+  int64_t kv_heads = 0;  // as many as heads if 0, until check() fills it in
+  int64_t head_dim = 64;
+  int64_t value_dim = 0;         // head_dim if 0, until check() fills it in
+  int64_t random_features = 64;  // D
+  MapKind map = MapKind::trig;
+  DType dtype = DType::f32;
+  ArrayLayout layout = ArrayLayout::bthd;
+  uint64_t seed = 0;
+};
+
+struct BenchOptions {
+  BenchShape shape;
+  std::vector<Op> ops;
+  std::vector<Input> inputs = {Input::qk};
+  std::vector<int64_t> lengths;
+  std::vector<int64_t> threads = {1};
+  int64_t repeats = 7;
+  bool softmax = true;  // measured, whether printed or not
+  int64_t softmax_max_length = 0;
+  std::optional<Isa> isa;
+  bool json = false, csv = false, markdown = false;
+
+  Format format() const { return json ? Format::json : csv ? Format::csv : Format::markdown; }
+};
+
+// Registers the flags; `options` holds their defaults and outlives the app.
+void add_bench_flags(CLI::App& app, BenchOptions& options);
+
+// Throws UsageError where flags do not fit together, and caps the ISA.
+void check(BenchOptions& options);
+
+// The map of --map; with `input` features, the identity on its features.
+FeatureMap make_map(const BenchShape& shape, Input input);
+
+// One contender at one shape.
+struct BenchCase {
+  Record record;                                                     // all that is known before measuring
+  double flops = 0;                                                  // of one run
+  bool is_printed = true;                                            // not printed: softmax that only serves ratios
+  std::function<std::function<void()>(Executor& executor)> prepare;  // makes its arrays and returns what is timed
+};
+
+// Cases that are interleaved: same length.
+struct BenchGroup {
+  int64_t length = 0;
+  std::vector<BenchCase> cases;
+  // Optional: what reads the bytes of the softmax cases once, for the share of the bandwidth that they reach.
+  std::function<std::function<void()>(Executor& executor, int threads)> prepare_read;
+};
+
+// The fields of a record that follow from the flags.
+Record describe(const BenchOptions& options, Op op, Input input, int64_t length, int64_t threads);
+
+// FLOP of one query and its token: 4 F (dv + 1) for each head, plus the projections of q and k where the map is inside.
+// Grouped key/value heads fold less often than query heads read.
+double linear_flops(const BenchShape& shape, const FeatureMap& map);
+
+// FLOP of one query that sees `length` keys, all heads: 2 L (d + dv) each.
+double softmax_flops(const BenchShape& shape, int64_t length);
+
+int64_t kv_cache_bytes(const BenchShape& shape, int64_t length);
+
+// Measures memory, then time, and prints the records on stdout. Returns what was printed.
+std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions& options);
+
+}  // namespace raffia::cli
+
+#endif  // RAFFIA_CLI_BENCH_H_

@@ -1,0 +1,84 @@
+// Flags whose values are checked as they are parsed, with errors such as
+//   --lengths: 'abc' is not a positive integer
+#ifndef RAFFIA_CLI_FLAGS_H_
+#define RAFFIA_CLI_FLAGS_H_
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace raffia::cli {
+
+// Parses the text of one value. Throws CLI::ValidationError, whose message starts with `flag`.
+int64_t parse_integer(const std::string& flag, std::string_view text);
+int64_t parse_positive(const std::string& flag, std::string_view text);
+
+// "a,b,c" cut at its commas; repeated values count once. An empty list or value is an error.
+std::vector<std::string> split_list(const std::string& flag, const std::string& text);
+
+// A flag that takes one value, or one after the other of a comma-separated list. What the target holds is the default.
+CLI::Option* add_positive(CLI::App& app, const std::string& flag, int64_t& target, const std::string& description);
+CLI::Option* add_positives(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
+CLI::Option* add_integers(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
+
+// The names that a flag takes, and what they stand for.
+template <typename Value>
+struct Named {
+  std::string_view name;
+  Value value;
+};
+
+template <typename Value, size_t kCount>
+using Names = Named<Value>[kCount];
+
+template <typename Value, size_t kCount>
+Value parse_name(const std::string& flag, const std::string& text, const Names<Value, kCount>& names) {
+  std::vector<std::string_view> known;
+  for (const auto& [name, value] : names) {
+    if (name == text) return value;
+    known.push_back(name);
+  }
+  throw CLI::ValidationError(flag, fmt::format("'{}' is unknown, expected one of {}", text, fmt::join(known, ", ")));
+}
+
+template <typename Value, size_t kCount>
+std::string_view name_in(const Names<Value, kCount>& names, Value value) {
+  return std::find_if(std::begin(names), std::end(names), [value](const auto& entry) { return entry.value == value; })->name;
+}
+
+template <typename Value, size_t kCount>
+CLI::Option* add_name(CLI::App& app, const std::string& flag, const Names<Value, kCount>& names, Value& target,
+                      const std::string& description) {
+  return app
+      .add_option_function<std::string>(
+          flag, [&target, &names, flag](const std::string& text) { target = parse_name(flag, text, names); }, description)
+      ->type_name("NAME")
+      ->default_str(std::string(name_in(names, target)));
+}
+
+template <typename Value, size_t kCount>
+CLI::Option* add_names(CLI::App& app, const std::string& flag, const Names<Value, kCount>& names, std::vector<Value>& target,
+                       const std::string& description) {
+  std::vector<std::string_view> defaults;
+  for (const Value value : target) defaults.push_back(name_in(names, value));
+  return app
+      .add_option_function<std::string>(
+          flag,
+          [&target, &names, flag](const std::string& text) {
+            target.clear();
+            for (const std::string& name : split_list(flag, text)) target.push_back(parse_name(flag, name, names));
+          },
+          description)
+      ->type_name("LIST")
+      ->default_str(fmt::format("{}", fmt::join(defaults, ",")));
+}
+
+}  // namespace raffia::cli
+
+#endif  // RAFFIA_CLI_FLAGS_H_

@@ -1,0 +1,80 @@
+// raffia info: what was built and what it runs on.
+#include <fmt/format.h>
+#include <hwy/highway.h>
+
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/machine.h"
+#include "raffia/isa.h"
+#include "raffia/threads.h"
+#include "raffia/version.h"
+
+namespace raffia::cli {
+namespace {
+
+std::string compiler() {
+#ifdef __clang__
+  return __VERSION__;
+#else
+  return fmt::format("GCC {}", __VERSION__);
+#endif
+}
+
+nlohmann::ordered_json describe() {
+  std::vector<std::string_view> isas;
+  for (const Isa isa : available_isas()) isas.push_back(name_of(isa));
+  nlohmann::ordered_json cache_bytes = nlohmann::ordered_json::object();
+  for (const Cache& cache : caches()) cache_bytes[cache.name] = cache.bytes;
+  return {
+      {"version", raffia::version()},
+      {"isa", name_of(active_isa())},
+      {"isas", isas},
+      {"threads", default_executor().concurrency()},
+      {"cpu", cpu_name()},
+      {"cache_bytes", cache_bytes},
+      {"compiler", compiler()},
+      {"highway", fmt::format("{}.{}.{}", HWY_MAJOR, HWY_MINOR, HWY_PATCH)},
+      {"os", os_name()},
+  };
+}
+
+void print_text(const nlohmann::ordered_json& info) {
+  std::vector<std::string> cache_sizes;
+  for (const auto& [name, bytes] : info["cache_bytes"].items()) {
+    cache_sizes.push_back(fmt::format("{} {} KiB", name, bytes.get<int64_t>() / 1024));
+  }
+  const std::vector<std::pair<const char*, std::string>> lines = {
+      {"raffia", info["version"]},
+      {"ISA", fmt::format("{} (available: {})", info["isa"].get<std::string>(),
+                          fmt::join(info["isas"].get<std::vector<std::string>>(), ", "))},
+      {"threads", fmt::format("{}", info["threads"].get<int>())},
+      {"CPU", info["cpu"]},
+      {"caches", fmt::format("{}", fmt::join(cache_sizes, ", "))},
+      {"compiler", info["compiler"]},
+      {"Highway", info["highway"]},
+      {"OS", info["os"]},
+  };
+  for (const auto& [name, value] : lines) std::cout << fmt::format("{:<9} {}\n", name, value);
+}
+
+}  // namespace
+
+Run add_info(CLI::App& app) {
+  const auto json = std::make_shared<bool>(false);
+  app.add_flag("--json", *json, "Print JSON");
+  return [json] {
+    const nlohmann::ordered_json info = describe();
+    if (*json) {
+      std::cout << info.dump(2) << '\n';
+    } else {
+      print_text(info);
+    }
+  };
+}
+
+}  // namespace raffia::cli

@@ -1,0 +1,49 @@
+#include "cli/interleave.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+namespace raffia::cli {
+namespace {
+
+constexpr double kShortestSample = 2e-3;     // seconds; long beside the clock's resolution and one interrupt
+constexpr double kSurelyLongEnough = 20e-3;  // a cold first run of this length needs no second one to know that one run suffices
+
+double seconds_of(const std::function<void()>& run, int64_t times) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < times; ++i) run();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Warms up; returns how many runs make a sample.
+int64_t runs_per_sample(const std::function<void()>& run) {
+  if (seconds_of(run, 1) >= kSurelyLongEnough) return 1;
+  int64_t runs = 1;
+  for (double seconds; (seconds = seconds_of(run, runs)) < kShortestSample;) {
+    const double needed = 1.2 * kShortestSample / std::max(seconds, 1e-9);
+    runs = static_cast<int64_t>(std::ceil(static_cast<double>(runs) * std::clamp(needed, 1.2, 1000.0)));
+  }
+  return runs;
+}
+
+}  // namespace
+
+void interleave(std::span<Contender> contenders, int repeats, Progress& progress) {
+  std::vector<int64_t> runs;
+  for (const Contender& contender : contenders) {
+    runs.push_back(runs_per_sample(contender.run));
+    progress.advance(contender.work);
+  }
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    for (size_t i = 0; i < contenders.size(); ++i) {
+      const double seconds = seconds_of(contenders[i].run, runs[i]) / static_cast<double>(runs[i]);
+      contenders[i].seconds = std::min(contenders[i].seconds, seconds);
+      progress.advance(contenders[i].work);
+    }
+  }
+}
+
+}  // namespace raffia::cli

@@ -1,0 +1,21 @@
+// What the machine can do at best with the active ISA: multiply-adds from registers, and reads.
+#ifndef RAFFIA_CLI_MACHINE_PROBE_H_
+#define RAFFIA_CLI_MACHINE_PROBE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "raffia/threads.h"
+
+namespace raffia::cli {
+
+// Runs fp32 multiply-adds that touch no memory on `threads` threads; returns how many FLOP that was (two each).
+double run_multiply_adds(Executor& executor, int threads);
+
+// Reads all bytes once, each thread its own part.
+void read_bytes(std::span<const std::byte> bytes, Executor& executor, int threads);
+
+}  // namespace raffia::cli
+
+#endif  // RAFFIA_CLI_MACHINE_PROBE_H_

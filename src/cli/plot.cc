@@ -1,0 +1,215 @@
+#include "cli/plot.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <sstream>
+#include <utility>
+
+#include "raffia/error.h"
+
+namespace raffia::cli {
+namespace {
+
+struct Curve {
+  Record like;  // its first record
+  std::vector<CurvePoint> points;
+};
+
+bool same_curve(const Record& a, const Record& b) {
+  return a.op == b.op && a.pass == b.pass && a.input == b.input && a.causal == b.causal && a.threads == b.threads &&
+         a.segment == b.segment;
+}
+
+std::vector<Curve> curves_of(std::span<const Record> records) {
+  std::vector<Curve> curves;
+  for (const Record& record : records) {
+    auto curve = std::find_if(curves.begin(), curves.end(), [&](const Curve& c) { return same_curve(c.like, record); });
+    if (curve == curves.end()) curve = curves.insert(curves.end(), Curve{.like = record});
+    curve->points.push_back({static_cast<double>(record.length), record.seconds});
+  }
+  for (Curve& curve : curves) {
+    std::sort(curve.points.begin(), curve.points.end(), [](const auto& a, const auto& b) { return a.length < b.length; });
+  }
+  return curves;
+}
+
+template <typename Get>
+bool differs(const std::vector<Curve>& curves, const Get& get) {
+  return std::any_of(curves.begin(), curves.end(),
+                     [&](const Curve& curve) { return get(curve.like) != get(curves.front().like); });
+}
+
+std::string threads_text(int64_t threads) { return fmt::format("{} thread{}", threads, threads == 1 ? "" : "s"); }
+
+std::string op_title(const Record& record) {
+  if (record.op == "rfa") return "RFA";
+  if (record.op == "rfa_gate") return "RFA-Gate";
+  return record.op;
+}
+
+// The op and whatever else tells the curves of this plot apart.
+std::string curve_title(const Curve& curve, const std::vector<Curve>& curves) {
+  const Record& record = curve.like;
+  std::vector<std::string> parts;
+  if (differs(curves, [](const Record& r) { return r.causal; })) parts.emplace_back(record.causal ? "causal" : "full");
+  if (record.op != "softmax" && differs(curves, [](const Record& r) { return r.op == "softmax" ? "qk" : r.input; })) {
+    parts.emplace_back(record.input == "qk" ? "map inside" : "features given");
+  }
+  if (differs(curves, [](const Record& r) { return r.pass; })) parts.push_back(record.pass);
+  if (differs(curves, [](const Record& r) { return r.threads; })) parts.push_back(threads_text(record.threads));
+  if (record.segment && differs(curves, [](const Record& r) { return r.segment.value_or(0); })) {
+    parts.push_back(fmt::format("segment {}", *record.segment));
+  }
+  return parts.empty() ? op_title(record) : fmt::format("{} ({})", op_title(record), fmt::join(parts, ", "));
+}
+
+std::string plot_title(const std::vector<Curve>& curves) {
+  const Record& record = curves.front().like;
+  const auto linear =
+      std::find_if(curves.begin(), curves.end(), [](const Curve& curve) { return curve.like.features.has_value(); });
+  std::string title = "Attention";
+  if (!differs(curves, [](const Record& r) { return r.causal; })) title = record.causal ? "Causal attention" : "Full attention";
+  if (!differs(curves, [](const Record& r) { return r.pass; })) title += ", " + record.pass;
+  title += fmt::format(": batch {}, {} heads, d = {}", record.batch, record.heads, record.head_dim);
+  if (linear != curves.end()) title += fmt::format(", {} map, F = {}", *linear->like.map, *linear->like.features);
+  title += fmt::format(", {}, {}", record.dtype, record.isa);
+  if (!differs(curves, [](const Record& r) { return r.threads; })) title += ", " + threads_text(record.threads);
+  return title;
+}
+
+// Distinct to readers with any colour vision (Okabe and Ito).
+const char* colour_of(const std::string& op) { return op == "softmax" ? "#444444" : op == "rfa" ? "#0072B2" : "#D55E00"; }
+
+struct Mark {
+  double length = 0;
+  double seconds = 0;
+  std::string colour;
+};
+
+double interpolate(std::span<const CurvePoint> points, double length) {
+  const auto right = std::find_if(points.begin() + 1, points.end() - 1, [&](const CurvePoint& p) { return p.length >= length; });
+  const auto left = right - 1;
+  const double share = std::log(length / left->length) / std::log(right->length / left->length);
+  return left->seconds * std::pow(right->seconds / left->seconds, share);
+}
+
+std::vector<Mark> marks_of(const std::vector<Curve>& curves) {
+  std::vector<Mark> marks;
+  for (const Curve& softmax : curves) {
+    if (softmax.like.op != "softmax") continue;
+    for (const Curve& other : curves) {
+      const bool comparable = other.like.op != "softmax" && other.like.causal == softmax.like.causal &&
+                              other.like.pass == softmax.like.pass && other.like.threads == softmax.like.threads;
+      if (!comparable) continue;
+      if (const std::optional<double> length = crossover(softmax.points, other.points)) {
+        marks.push_back({.length = *length, .seconds = interpolate(softmax.points, *length), .colour = colour_of(other.like.op)});
+      }
+    }
+  }
+  std::sort(marks.begin(), marks.end(), [](const Mark& a, const Mark& b) { return a.length < b.length; });
+  return marks;
+}
+
+// In gnuplot's single quotes nothing but the quote itself is special.
+std::string quoted(const std::string& text) {
+  std::string result = "'";
+  for (const char c : text) result += c == '\'' ? "''" : std::string(1, c);
+  return result + "'";
+}
+
+std::string script_of(const std::vector<Curve>& curves, const std::string& prefix) {
+  std::ostringstream out;
+  for (size_t i = 0; i < curves.size(); ++i) {
+    out << fmt::format("$curve{} << EOD\n", i);
+    for (const CurvePoint& point : curves[i].points) out << fmt::format("{} {}\n", point.length, 1e3 * point.seconds);
+    out << "EOD\n";
+  }
+  out << "set logscale xy\n"
+         "set xlabel 'length (tokens)'\n"
+         "set ylabel 'time (ms)'\n"
+         "set grid xtics ytics lc rgb '#dddddd' lt 1 lw 1\n"
+         "set border 3 lc rgb '#444444'\n"
+         "set tics nomirror\n"
+         "set key left top Left reverse noenhanced samplen 2\n"
+         "set format y '%g'\n"
+         "set offsets graph 0, graph 0.02, 0, 0\n"
+      << "set title " << quoted(plot_title(curves)) << " noenhanced\n";
+  std::vector<double> lengths;
+  for (const Curve& curve : curves) {
+    for (const CurvePoint& point : curve.points) lengths.push_back(point.length);
+  }
+  std::sort(lengths.begin(), lengths.end());
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  out << fmt::format("set xtics ({})\n", fmt::join(lengths, ","));
+
+  // Labels of neighbouring marks stand one above the other, right of their lines.
+  int row = 0;
+  for (const Mark& mark : marks_of(curves)) {
+    out << fmt::format("set arrow from first {0}, graph 0 to first {0}, first {1} nohead dashtype 2 lw 1.5 lc rgb '{2}'\n",
+                       mark.length, mark.seconds, mark.colour);
+    out << fmt::format("set label 'crossover {:.0f}' at first {}, graph {} left offset 0.6,0 textcolor rgb '{}'\n", mark.length,
+                       mark.length, 0.04 + 0.05 * row++, mark.colour);
+  }
+
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < curves.size(); ++i) {
+    const Record& like = curves[i].like;
+    const int dash = like.input == "features" ? 4 : 1;
+    parts.push_back(fmt::format("$curve{} using 1:2 with linespoints lw 2.5 pt {} ps 0.8 dashtype {} lc rgb '{}' title {}", i,
+                                5 + 2 * (i % 4), dash, colour_of(like.op), quoted(curve_title(curves[i], curves))));
+  }
+  const std::string plot = fmt::format("plot {}\n", fmt::join(parts, ", "));
+  out << "set terminal svg size 960,600 font 'Helvetica,15' background rgb 'white' dynamic\n"
+      << "set output " << quoted(prefix + ".svg") << '\n'
+      << plot << "set terminal pngcairo size 1440,900 font 'Sans,19' linewidth 1.5 pointscale 1.5\n"
+      << "set output " << quoted(prefix + ".png") << '\n'
+      << plot << "set output\n";
+  return out.str();
+}
+
+}  // namespace
+
+std::optional<double> crossover(std::span<const CurvePoint> softmax, std::span<const CurvePoint> other) {
+  std::optional<double> found;
+  std::optional<std::pair<double, double>> before;  // log length, log of softmax time / other time
+  for (const CurvePoint& point : other) {
+    const auto same = std::find_if(softmax.begin(), softmax.end(), [&](const CurvePoint& p) { return p.length == point.length; });
+    if (same == softmax.end()) continue;
+    const double x = std::log(point.length);
+    const double gain = std::log(same->seconds / point.seconds);
+    if (before && before->second < 0 && gain >= 0) {
+      found = std::exp(before->first + (x - before->first) * before->second / (before->second - gain));
+    }
+    before = {x, gain};
+  }
+  return found;
+}
+
+void require_gnuplot() {
+  const char* path = std::getenv("PATH");
+  std::istringstream directories(path == nullptr ? "" : path);
+  for (std::string directory; std::getline(directories, directory, ':');) {
+    if (access((std::filesystem::path(directory) / "gnuplot").c_str(), X_OK) == 0) return;
+  }
+  throw Error("--plot: gnuplot is not installed; it is in the package gnuplot-nox (apt-get install gnuplot-nox)");
+}
+
+void plot_crossover(std::span<const Record> records, const std::string& prefix) {
+  if (records.empty()) return;
+  require_gnuplot();
+  const std::string script = script_of(curves_of(records), prefix);
+  FILE* gnuplot = popen("gnuplot", "w");
+  if (gnuplot == nullptr) throw IoError("--plot: gnuplot could not be started");
+  const bool is_written = std::fwrite(script.data(), 1, script.size(), gnuplot) == script.size();
+  if (pclose(gnuplot) != 0 || !is_written)
+    throw IoError(fmt::format("--plot: gnuplot could not write {}.svg and {}.png", prefix, prefix));
+}
+
+}  // namespace raffia::cli

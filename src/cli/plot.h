@@ -1,0 +1,31 @@
+// Time against length as a picture, drawn by gnuplot.
+#ifndef RAFFIA_CLI_PLOT_H_
+#define RAFFIA_CLI_PLOT_H_
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cli/records.h"
+
+namespace raffia::cli {
+
+struct CurvePoint {
+  double length = 0;
+  double seconds = 0;
+};
+
+// The length from which `other` is faster than `softmax` (both by growing length, same lengths), straight lines assumed between
+// points of the log-log plot. None where the order does not change from slower to faster.
+std::optional<double> crossover(std::span<const CurvePoint> softmax, std::span<const CurvePoint> other);
+
+// Throws Error, naming the package, where gnuplot is not installed.
+void require_gnuplot();
+
+// Writes PREFIX.svg and PREFIX.png: a curve per contender, crossovers with softmax marked.
+void plot_crossover(std::span<const Record> records, const std::string& prefix);
+
+}  // namespace raffia::cli
+
+#endif  // RAFFIA_CLI_PLOT_H_

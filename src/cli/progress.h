@@ -1,0 +1,38 @@
+// How far a long command is, on stderr: a bar with the time left on a terminal, plain lines elsewhere.
+#ifndef RAFFIA_CLI_PROGRESS_H_
+#define RAFFIA_CLI_PROGRESS_H_
+
+#include <chrono>
+#include <string>
+
+namespace raffia::cli {
+
+class Progress {
+ public:
+  explicit Progress(double total);  // work in any unit that is roughly proportional to time
+  ~Progress();                      // clears the bar
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void begin(const std::string& what);  // the part that follows
+  void advance(double work);
+  void note(const std::string& message);  // a line that stays
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void show();
+  void clear();
+  std::string time_left() const;
+
+  const bool terminal_;
+  const double total_;
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point shown_ = {};
+  double done_ = 0;
+  std::string what_;
+};
+
+}  // namespace raffia::cli
+
+#endif  // RAFFIA_CLI_PROGRESS_H_

@@ -1,0 +1,46 @@
+// What a benchmark found, one record per contender and shape, and how it is printed.
+#ifndef RAFFIA_CLI_RECORDS_H_
+#define RAFFIA_CLI_RECORDS_H_
+
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace raffia::cli {
+
+// The fields under the names they are printed with; docs/cli.md says what each means.
+struct Record {
+  std::string op, pass, input;
+  bool causal = false;
+  std::optional<std::string> map;  // none: softmax
+  int64_t threads = 0;
+  std::string isa;
+  int64_t batch = 0, heads = 0, kv_heads = 0, length = 0, head_dim = 0, value_dim = 0;
+  std::optional<int64_t> features;  // F; none: softmax
+  std::optional<int64_t> segment;   // as asked for; none: the op has no segments
+  std::string dtype;
+  double seconds = 0;
+  double gflops = 0;
+  double peak_fraction = 0;
+  std::optional<double> ratio_to_softmax;
+  int64_t state_bytes = 0;
+  std::optional<int64_t> peak_rss_bytes;
+  std::optional<int64_t> bytes_read;         // decode, softmax
+  std::optional<double> bandwidth_fraction;  // decode, softmax
+};
+
+enum class Format : uint8_t { markdown, csv, json };
+
+// JSON: an array of objects. CSV: a header and a line per record. Markdown: a line with what all records share, then a table
+// of the rest.
+void print_records(std::span<const Record> records, Format format, std::ostream& out);
+
+// "31.6 ms", "5.45 us".
+std::string human_seconds(double seconds);
+
+}  // namespace raffia::cli
+
+#endif  // RAFFIA_CLI_RECORDS_H_
