@@ -1,0 +1,234 @@
+// The linear ops, forward: checks, the cutting of sequences into segments, and the order in which states meet.
+//
+// A causal sequence is one task, or several segments in two passes: first the segments are folded on their own (the first one is
+// computed in full, for its state is known), then their states are composed from left to right, then the other segments are computed in
+// full from where they start. How many there are depends on the shape and the options alone.
+#include "estimators/rfa.h"
+
+#include "core/check.h"
+#include "core/trace.h"
+
+namespace raffia {
+namespace {
+
+constexpr size_t kFoldSegment = 2048;  // keys per task where they are only folded
+constexpr size_t kReadSegment = 1024;  // queries per task where they only read
+
+// Pays where one sequence and head must feed several threads: it costs up to half again as much work.
+constexpr size_t kLeastSegmented = 8192;
+constexpr size_t kSegments = 8;
+
+size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
+
+size_t segment_length(const LinearPlan& plan, const AttentionOptions& options, size_t length) {
+  if (options.segment > 0) return round_up(static_cast<size_t>(options.segment), kBlock);
+  if (options.segment < 0 || plan.size() > 1 || length < kLeastSegmented) return std::max(length, size_t{1});
+  return round_up((length + kSegments - 1) / kSegments, kBlock);
+}
+
+void require_state(const LinearPlan& plan, const FeatureMap& map, const StateShape& found) {
+  const StateShape expected{static_cast<int64_t>(plan.sequences.size()), map.heads(), map.features(), plan.value_dim};
+  require(found == expected,
+          "{}: state has shape [{}, {}, {}, {}], expected [{}, {}, {}, {}] (sequences, heads and features of the map, dim of v)",
+          plan.function, found.batch, found.heads, found.features, found.value_dim, expected.batch, expected.heads, expected.features,
+          expected.value_dim);
+}
+
+void load(const LinearPlan& plan, size_t i, const State& state, PackedState& packed) {
+  const int64_t n = plan.sequence_of(i), g = plan.head_of(i);
+  pack_state(state.sums(n, g).data(), state.normaliser(n, g).data(), plan[i], packed);
+  packed.mass = static_cast<double>(state.mass(n, g));
+  packed.log_decay = static_cast<double>(state.log_decay(n, g));
+}
+
+void save(const LinearPlan& plan, size_t i, const PackedState& packed, State& state) {
+  const int64_t n = plan.sequence_of(i), g = plan.head_of(i);
+  unpack_state(packed, plan[i], state.sums(n, g).data(), state.normaliser(n, g).data());
+  state.mass(n, g) = static_cast<float>(packed.mass);
+  state.log_decay(n, g) = static_cast<float>(packed.log_decay);
+}
+
+// Part of a problem.
+struct Segment {
+  size_t problem;
+  size_t begin, end;
+  bool first, last;
+};
+
+std::vector<Segment> cut(const LinearPlan& plan, const auto& length_of, const auto& segment_of) {
+  std::vector<Segment> segments;
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const size_t length = length_of(plan[i]), step = segment_of(length);
+    for (size_t begin = 0; begin < std::max(length, size_t{1}); begin += step) {
+      segments.push_back({i, begin, std::min(begin + step, length), begin == 0, begin + step >= length});
+    }
+  }
+  return segments;
+}
+
+Report total(const std::vector<ClampCount>& counts) {
+  Report report;
+  for (const ClampCount& count : counts) {
+    report.rows += count.rows;
+    report.clamped += count.clamped;
+  }
+  return report;
+}
+
+Report causal(const char* name, const LinearViews& views, const FeatureMap& map, State& state, const AttentionOptions& options) {
+  const LinearPlan plan(name, Reach::causal, views, map, options);
+  require_state(plan, map, state.shape());
+  const Trace trace(name, "q", views.q, static_cast<int64_t>(kChunk));
+  const std::vector<Segment> segments = cut(
+      plan, [](const LinearProblem& p) { return p.length; }, [&](size_t length) { return segment_length(plan, options, length); });
+
+  const Workers workers(options);
+  const Scratch scratch(workers.count(), plan.scratch_floats);
+  const StateSlots slots(plan, segments.size());
+  std::vector<PackedState> states = slots.all(plan);  // of each segment: what it starts from, then what it leaves
+  std::vector<ClampCount> clamps(segments.size());
+
+  const auto compute = [&](size_t s, float* memory) {
+    const Segment& segment = segments[s];
+    const LinearProblem& problem = plan[segment.problem];
+    float* record = options.record.empty() ? nullptr
+                                           : options.record.data() + plan.record_states_offset(segment.problem) +
+                                                 segment.begin / kBlock * problem.state_floats();
+    causal_forward(problem, segment.begin, segment.end, states[s], record, memory, clamps[s]);
+    if (segment.last) save(plan, segment.problem, states[s], state);
+  };
+
+  workers.run(static_cast<int64_t>(segments.size()), scratch, [&](int64_t index, float* memory) {
+    const size_t s = static_cast<size_t>(index);
+    const Segment& segment = segments[s];
+    if (segment.first) {
+      load(plan, segment.problem, state, states[s]);
+      compute(s, memory);
+    } else if (!segment.last) {
+      clear_state(plan[segment.problem], states[s]);
+      fold(plan[segment.problem], segment.begin, segment.end, states[s], memory);
+    }
+  });
+  if (segments.size() == plan.size()) return total(clamps);
+
+  // From left to right: what is left after segment s is what s + 1 starts from.
+  std::vector<size_t> later;
+  for (size_t s = 0; s < segments.size(); ++s) {
+    if (!segments[s].first) later.push_back(s);
+    if (!segments[s].first && !segments[s].last) compose_states(plan[segments[s].problem], states[s - 1], states[s]);
+  }
+  for (size_t s = segments.size(); s-- > 0;) {
+    if (!segments[s].first) std::swap(states[s], states[s - 1]);
+  }
+  workers.run(static_cast<int64_t>(later.size()), scratch,
+              [&](int64_t index, float* memory) { compute(later[static_cast<size_t>(index)], memory); });
+  return total(clamps);
+}
+
+// Folds all keys into `states`, one per problem, which hold what to start from.
+void fold_all(const LinearPlan& plan, const Workers& workers, const Scratch& scratch, std::vector<PackedState>& states) {
+  const std::vector<Segment> segments =
+      cut(plan, [](const LinearProblem& p) { return p.length; }, [](size_t) { return kFoldSegment; });
+  const StateSlots slots(plan, segments.size());
+  std::vector<PackedState> parts = slots.all(plan);
+  workers.run(static_cast<int64_t>(segments.size()), scratch, [&](int64_t index, float* memory) {
+    const Segment& segment = segments[static_cast<size_t>(index)];
+    PackedState& part = parts[static_cast<size_t>(index)];
+    clear_state(plan[segment.problem], part);
+    fold(plan[segment.problem], segment.begin, segment.end, part, memory);
+  });
+  for (size_t s = 0; s < segments.size(); ++s) {
+    const LinearProblem& problem = plan[segments[s].problem];
+    PackedState& whole = states[segments[s].problem];
+    compose_states(problem, segments[s].first ? whole : parts[s - 1], parts[s]);
+    if (segments[s].last) copy_state(problem, parts[s], whole);
+  }
+}
+
+// All queries read `states`, one per problem.
+Report read_all(const LinearPlan& plan, const Workers& workers, const Scratch& scratch, const std::vector<PackedState>& states) {
+  const std::vector<Segment> segments =
+      cut(plan, [](const LinearProblem& p) { return p.query_length; }, [](size_t) { return kReadSegment; });
+  std::vector<ClampCount> clamps(segments.size());
+  workers.run(static_cast<int64_t>(segments.size()), scratch, [&](int64_t index, float* memory) {
+    const Segment& segment = segments[static_cast<size_t>(index)];
+    read(plan[segment.problem], segment.begin, segment.end, states[segment.problem], memory, clamps[static_cast<size_t>(index)]);
+  });
+  return total(clamps);
+}
+
+void fold_into(const LinearViews& views, const FeatureMap& map, State& state, const AttentionOptions& options) {
+  constexpr const char* kName = "fold_keys";
+  const LinearPlan plan(kName, Reach::everything, views, map, options);
+  require_state(plan, map, state.shape());
+  const Trace trace(kName, "k", views.k, static_cast<int64_t>(kChunk));
+  const Workers workers(options);
+  const Scratch scratch(workers.count(), plan.scratch_floats);
+  const StateSlots slots(plan, plan.size());
+  std::vector<PackedState> states = slots.all(plan);
+  for (size_t i = 0; i < plan.size(); ++i) load(plan, i, state, states[i]);
+  fold_all(plan, workers, scratch, states);
+  for (size_t i = 0; i < plan.size(); ++i) save(plan, i, states[i], state);
+}
+
+}  // namespace
+
+Report causal_attention(View4 q, View4 k, View4 v, const FeatureMap& map, State& state, MutView4 out,
+                        const AttentionOptions& options) {
+  return causal("causal_attention", {.q = q, .k = k, .v = v, .out = out}, map, state, options);
+}
+
+Report gated_attention(View4 q, View4 k, View4 v, View3 gate_logits, const FeatureMap& map, State& state, MutView4 out,
+                       const AttentionOptions& options) {
+  return causal("gated_attention", {.q = q, .k = k, .v = v, .gate_logits = gate_logits, .gated = true, .out = out}, map, state, options);
+}
+
+Report rfa_attention(View4 q, View4 k, View4 v, const FeatureMap& map, MutView4 out, const AttentionOptions& options) {
+  constexpr const char* kName = "rfa_attention";
+  const LinearPlan plan(kName, Reach::everything, {.q = q, .k = k, .v = v, .out = out}, map, options);
+  const Trace trace(kName, "q", q, static_cast<int64_t>(kChunk));
+  const Workers workers(options);
+  const Scratch scratch(workers.count(), plan.scratch_floats);
+  const StateSlots slots(plan, plan.size());
+  std::vector<PackedState> states = slots.all(plan);
+  for (size_t i = 0; i < plan.size(); ++i) clear_state(plan[i], states[i]);
+  fold_all(plan, workers, scratch, states);
+  if (!options.record.empty()) {
+    for (size_t i = 0; i < plan.size(); ++i) {
+      std::copy_n(states[i].sums, plan[i].state_floats(), options.record.data() + plan.record_states_offset(i));
+    }
+  }
+  return read_all(plan, workers, scratch, states);
+}
+
+void fold_keys(View4 k, View4 v, const FeatureMap& map, State& state, const AttentionOptions& options) {
+  fold_into({.k = k, .v = v}, map, state, options);
+}
+
+void fold_keys(View4 k, View4 v, View3 gate_logits, const FeatureMap& map, State& state, const AttentionOptions& options) {
+  fold_into({.k = k, .v = v, .gate_logits = gate_logits, .gated = true}, map, state, options);
+}
+
+Report read_state(View4 q, const FeatureMap& map, const State& state, MutView4 out, const AttentionOptions& options) {
+  constexpr const char* kName = "read_state";
+  const LinearPlan plan(kName, Reach::everything, {.q = q, .out = out}, map, options);
+  require_state(plan, map, state.shape());
+  const Trace trace(kName, "q", q, static_cast<int64_t>(kChunk));
+  const Workers workers(options);
+  const Scratch scratch(workers.count(), plan.scratch_floats);
+  const StateSlots slots(plan, plan.size());
+  std::vector<PackedState> states = slots.all(plan);
+  for (size_t i = 0; i < plan.size(); ++i) load(plan, i, state, states[i]);
+  return read_all(plan, workers, scratch, states);
+}
+
+int64_t record_size(View4 q, View4 k, View4 v, const FeatureMap& map, const AttentionOptions& options) {
+  // The causal record is the larger one: as many denominators, and more states.
+  AttentionOptions unrecorded = options;
+  unrecorded.record = {};
+  const bool same_length = q.extent(1) == k.extent(1);
+  const LinearPlan plan("record_size", same_length ? Reach::causal : Reach::everything, {.q = q, .k = k, .v = v}, map, unrecorded);
+  return static_cast<int64_t>(plan.record_floats());
+}
+
+}  // namespace raffia

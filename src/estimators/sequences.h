@@ -1,0 +1,63 @@
+// What every op does before its kernels run: which tokens attend to each other, where rows of a head lie, who runs the tasks.
+#ifndef RAFFIA_ESTIMATORS_SEQUENCES_H_
+#define RAFFIA_ESTIMATORS_SEQUENCES_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "core/scratch.h"
+#include "kernels/rows.h"
+#include "raffia/attention.h"
+
+namespace raffia {
+
+// Tokens that attend to each other, in entry `batch` of q, k, v. Its place in the list is its batch entry in a state.
+struct Sequence {
+  int64_t batch;
+  int64_t first_query, queries;
+  int64_t first_key, keys;
+};
+
+// Checks the layout against the shapes. `lengths` concern keys, and queries too where there are as many of them.
+std::vector<Sequence> sequences_of(const char* function, const Layout& layout, int64_t batch, int64_t queries, int64_t keys);
+
+// Zeroes (or fills) tokens [begin, T) of a batch entry, which belong to no sequence.
+void fill_rest(MutView4 view, int64_t b, int64_t begin);
+void fill_rest(MutView3 view, int64_t b, int64_t begin, float value);
+
+// A view [B, T, H] of one number per token and head, as rows of one column.
+template <class AnyRows, class AnyView>
+AnyRows column_of(const AnyView& view, int64_t b, int64_t t, int64_t h) {
+  if (view.absent()) return {};
+  auto* bytes = static_cast<std::conditional_t<std::is_same_v<AnyRows, MutRows>, std::byte, const std::byte>*>(view.data());
+  bytes += view.offset(b, t, h) * static_cast<int64_t>(size_of(view.dtype()));
+  return {bytes, view.dtype(), view.stride(1), 1};
+}
+
+// The executor and number of workers that an op's options name.
+class Workers {
+ public:
+  template <class Options>
+  explicit Workers(const Options& options)
+      : executor_(options.executor != nullptr ? *options.executor : default_executor()),
+        count_(options.threads > 0 ? std::min(options.threads, executor_.concurrency()) : executor_.concurrency()) {}
+
+  int count() const { return count_; }
+
+  // body(task, scratch of the worker)
+  template <class Body>
+  void run(int64_t tasks, const Scratch& scratch, const Body& body) const {
+    executor_.run(tasks, count_, [&](int64_t index, int worker) { body(index, scratch.of(worker)); });
+  }
+
+ private:
+  Executor& executor_;
+  int count_;
+};
+
+}  // namespace raffia
+
+#endif  // RAFFIA_ESTIMATORS_SEQUENCES_H_

@@ -1,0 +1,273 @@
+// Feature maps of one chunk, tokens on the lanes: x^T [d, 16] -> phi^T [F, 16].
+//
+// With tokens on the lanes a row of W is the broadcast operand and a chunk is one panel, so that norms, gates and denominators need no
+// sum across lanes, and phi^T is already the panel that the attention kernel multiplies by.
+
+#if defined(RAFFIA_KERNELS_FEATURES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RAFFIA_KERNELS_FEATURES_INL_H_
+#undef RAFFIA_KERNELS_FEATURES_INL_H_
+#else
+#define RAFFIA_KERNELS_FEATURES_INL_H_
+#endif
+
+#include <cmath>
+
+#include "kernels/linear.h"
+#include "kernels/math-inl.h"
+#include "kernels/panel-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace raffia {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Calls body(j) for each vector of a row of 16 floats; j is the offset of its first lane.
+template <class Body>
+HWY_INLINE void for_lanes(const Body& body) {
+  for (size_t j = 0; j < kPanel; j += kLanes) body(j);
+}
+
+// sum_r x[r][lane]^2 for [rows, 16].
+HWY_INLINE Vec squared_norm(const float* x, size_t rows, size_t lane) {
+  const Tag d;
+  Vec even = hn::Zero(d), odd = hn::Zero(d);
+  size_t r = 0;
+  for (; r + 2 <= rows; r += 2) {
+    const Vec a = hn::LoadU(d, x + r * kPanel + lane), b = hn::LoadU(d, x + (r + 1) * kPanel + lane);
+    even = hn::MulAdd(a, a, even);
+    odd = hn::MulAdd(b, b, odd);
+  }
+  if (r < rows) {
+    const Vec a = hn::LoadU(d, x + r * kPanel + lane);
+    even = hn::MulAdd(a, a, even);
+  }
+  return hn::Add(even, odd);
+}
+
+// sum_r a[r][lane] b[r][lane] for [rows, 16].
+HWY_INLINE Vec column_dots(const float* a, const float* b, size_t rows, size_t lane) {
+  const Tag d;
+  Vec even = hn::Zero(d), odd = hn::Zero(d);
+  size_t r = 0;
+  for (; r + 2 <= rows; r += 2) {
+    even = hn::MulAdd(hn::LoadU(d, a + r * kPanel + lane), hn::LoadU(d, b + r * kPanel + lane), even);
+    odd = hn::MulAdd(hn::LoadU(d, a + (r + 1) * kPanel + lane), hn::LoadU(d, b + (r + 1) * kPanel + lane), odd);
+  }
+  if (r < rows) even = hn::MulAdd(hn::LoadU(d, a + r * kPanel + lane), hn::LoadU(d, b + r * kPanel + lane), even);
+  return hn::Add(even, odd);
+}
+
+// x[r][lane] *= factor for [rows, 16].
+HWY_INLINE void scale_columns(float* x, size_t rows, size_t lane, Vec factor) {
+  const Tag d;
+  for (size_t r = 0; r < rows; ++r) {
+    float* p = x + r * kPanel + lane;
+    hn::StoreU(hn::Mul(hn::LoadU(d, p), factor), d, p);
+  }
+}
+
+// out [rows, 16] = W [rows, d] x [d, 16]
+HWY_INLINE void project(const float* weights, size_t rows, size_t dim, const float* x, float* out) {
+  for_tiles(rows, [&](size_t m, auto shape) HWY_ATTR {
+    auto tile = shape.zero();
+    tile.multiply(dim, weights + m * dim, dim, UnitStride(), x, kPanel);
+    tile.store(out + m * kPanel, kPanel);
+  });
+}
+
+constexpr bool has_projection(MapKind kind) { return kind != MapKind::identity && kind != MapKind::elu; }
+constexpr bool has_unit_norm(MapKind kind) { return kind == MapKind::trig || kind == MapKind::arccos; }
+
+// `x` [d, 16] holds x^T of the chunk and is left normalised or scaled as the map wants it (x^ or y in raffia/features.h), with
+// `inverse_norm` [16] beside it: what the backward pass needs. `phi` [F, 16] receives the features.
+HWY_INLINE void map_features(const MapParams& map, float* HWY_RESTRICT x, float* HWY_RESTRICT inverse_norm, float* HWY_RESTRICT phi) {
+  const Tag d;
+  if (has_unit_norm(map.kind)) {
+    for_lanes([&](size_t lane) HWY_ATTR {
+      const Vec norm = hn::Sqrt(squared_norm(x, map.dim, lane));
+      const Vec inverse = hn::Div(hn::Set(d, 1.0f), hn::Max(norm, hn::Set(d, 1e-6f)));
+      hn::StoreU(inverse, d, inverse_norm + lane);
+      scale_columns(x, map.dim, lane, inverse);
+    });
+  } else if (map.input_scale != 1.0f) {
+    for_lanes([&](size_t lane) HWY_ATTR { scale_columns(x, map.dim, lane, hn::Set(d, map.input_scale)); });
+  }
+
+  const Vec scale = hn::Set(d, map.output_scale);
+  const size_t rows = map.rows;
+  switch (map.kind) {
+    case MapKind::identity:
+      for (size_t i = 0; i < map.dim * kPanel; i += kLanes) hn::StoreU(hn::LoadU(d, x + i), d, phi + i);
+      break;
+    case MapKind::elu:  // elu(x) + 1 = e^x below 0, x + 1 above
+      for (size_t i = 0; i < map.dim * kPanel; i += kLanes) {
+        const Vec v = hn::LoadU(d, x + i), zero = hn::Zero(d);
+        hn::StoreU(hn::Add(exp_of_nonpositive(d, hn::Min(v, zero)), hn::Max(v, zero)), d, phi + i);
+      }
+      break;
+    case MapKind::trig: {
+      float* cosines = phi + rows * kPanel;
+      project(map.weights, rows, map.dim, x, cosines);
+      for (size_t i = 0; i < rows * kPanel; i += kLanes) {
+        Vec s, c;
+        sin_cos(d, hn::LoadU(d, cosines + i), s, c);
+        hn::StoreU(hn::Mul(s, scale), d, phi + i);
+        hn::StoreU(hn::Mul(c, scale), d, cosines + i);
+      }
+      break;
+    }
+    case MapKind::arccos:
+      project(map.weights, rows, map.dim, x, phi);
+      for (size_t i = 0; i < rows * kPanel; i += kLanes) {
+        hn::StoreU(hn::Mul(scale, hn::Max(hn::LoadU(d, phi + i), hn::Zero(d))), d, phi + i);
+      }
+      break;
+    case MapKind::relu:
+      project(map.weights, rows, map.dim, x, phi);
+      for (size_t r = 0; r < rows; ++r) {
+        for_lanes([&](size_t lane) HWY_ATTR {
+          float* p = phi + r * kPanel + lane;
+          hn::StoreU(hn::Max(hn::Add(hn::LoadU(d, p), hn::Set(d, map.bias[r])), hn::Zero(d)), d, p);
+        });
+      }
+      break;
+    case MapKind::positive:
+    case MapKind::positive2: {
+      project(map.weights, rows, map.dim, x, phi);
+      for_lanes([&](size_t lane) HWY_ATTR {
+        // log of the output scale goes into the exponent
+        const Vec offset =
+            hn::NegMulAdd(squared_norm(x, map.dim, lane), hn::Set(d, 0.5f), hn::Set(d, std::log(map.output_scale) - map.shift));
+        for (size_t r = 0; r < rows; ++r) {
+          float* p = phi + r * kPanel + lane;
+          const Vec projected = hn::LoadU(d, p);
+          hn::StoreU(exp_of(d, hn::Add(offset, projected)), d, p);
+          if (map.kind == MapKind::positive2) hn::StoreU(exp_of(d, hn::Sub(offset, projected)), d, p + rows * kPanel);
+        }
+      });
+      break;
+    }
+  }
+}
+
+// `x`, `inverse_norm` and `phi` as map_features left them; `dphi` [F, 16] is used up. `dx` [d, 16] receives the gradient of the
+// chunk's rows; parameter gradients are added to `sums`.
+HWY_INLINE void map_features_backward(const MapParams& map, const float* HWY_RESTRICT x, const float* HWY_RESTRICT inverse_norm,
+                                      const float* HWY_RESTRICT phi, float* HWY_RESTRICT dphi, const MapSums& sums,
+                                      float* HWY_RESTRICT packed_x, float* HWY_RESTRICT dx) {
+  const Tag d;
+  const size_t rows = map.rows, dim = map.dim;
+  if (map.kind == MapKind::identity) {
+    for (size_t i = 0; i < dim * kPanel; i += kLanes) hn::StoreU(hn::LoadU(d, dphi + i), d, dx + i);
+    return;
+  }
+  if (map.kind == MapKind::elu) {  // slope e^x = phi below 0, 1 above
+    for (size_t i = 0; i < dim * kPanel; i += kLanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(d, dphi + i), hn::Min(hn::LoadU(d, phi + i), hn::Set(d, 1.0f))), d, dx + i);
+    }
+    return;
+  }
+
+  // Through the nonlinearity: dphi [F, 16] becomes the gradient of the projection in its first D rows.
+  alignas(64) float weight_sum[kPanel];  // sum_f dphi_f phi_f of the positive maps
+  switch (map.kind) {
+    case MapKind::trig:
+      for (size_t i = 0; i < rows * kPanel; i += kLanes) {
+        const size_t c = rows * kPanel + i;
+        const Vec through_sin = hn::Mul(hn::LoadU(d, dphi + i), hn::LoadU(d, phi + c));
+        hn::StoreU(hn::NegMulAdd(hn::LoadU(d, dphi + c), hn::LoadU(d, phi + i), through_sin), d, dphi + i);
+      }
+      break;
+    case MapKind::arccos:
+    case MapKind::relu:
+      for (size_t i = 0; i < rows * kPanel; i += kLanes) {
+        const auto active = hn::Gt(hn::LoadU(d, phi + i), hn::Zero(d));
+        hn::StoreU(hn::IfThenElseZero(active, hn::Mul(hn::Set(d, map.output_scale), hn::LoadU(d, dphi + i))), d, dphi + i);
+      }
+      break;
+    case MapKind::positive:
+    case MapKind::positive2:
+      for_lanes([&](size_t lane) HWY_ATTR { hn::StoreU(column_dots(dphi, phi, map.features, lane), d, weight_sum + lane); });
+      for (size_t i = 0; i < rows * kPanel; i += kLanes) {
+        const Vec up = hn::Mul(hn::LoadU(d, dphi + i), hn::LoadU(d, phi + i));
+        if (map.kind == MapKind::positive) {
+          hn::StoreU(up, d, dphi + i);
+        } else {
+          const size_t mirrored = rows * kPanel + i;
+          hn::StoreU(hn::NegMulAdd(hn::LoadU(d, dphi + mirrored), hn::LoadU(d, phi + mirrored), up), d, dphi + i);
+        }
+      }
+      break;
+    case MapKind::identity:
+    case MapKind::elu:
+      break;
+  }
+
+  // Back through the projection: dx [d, 16] = draws^T dproj, sigma not yet applied.
+  for_tiles(dim, [&](size_t m, auto shape) HWY_ATTR {
+    auto tile = shape.zero();
+    tile.multiply(rows, map.draws + m, UnitStride(), dim, dphi, kPanel);
+    tile.store(dx + m * kPanel, kPanel);
+  });
+
+  if (map.kind == MapKind::relu) {
+    if (sums.bias != nullptr) {
+      for (size_t i = 0; i < rows * kPanel; i += kLanes) {
+        hn::StoreU(hn::Add(hn::LoadU(d, sums.bias + i), hn::LoadU(d, dphi + i)), d, sums.bias + i);
+      }
+    }
+    if (sums.weight != nullptr) {  // dA [F, d] += dpre [F, 16] x [16, d]
+      for (size_t p = 0; p * kPanel < dim; ++p) {
+        // The panel x[t][16 p ..] is the transpose of rows 16 p .. of x^T.
+        const size_t columns = HWY_MIN(kPanel, dim - p * kPanel);
+        for (size_t t = 0; t < kPanel; ++t) {
+          for (size_t c = 0; c < kPanel; ++c) packed_x[t * kPanel + c] = c < columns ? x[(p * kPanel + c) * kPanel + t] : 0.0f;
+        }
+        float* panel = sums.weight + p * rows * kPanel;
+        for_tiles(rows, [&](size_t m, auto shape) HWY_ATTR {
+          auto tile = shape.load(panel + m * kPanel, kPanel);
+          tile.multiply(kPanel, dphi + m * kPanel, PanelStride(), UnitStride(), packed_x, kPanel);
+          tile.store(panel + m * kPanel, kPanel);
+        });
+      }
+    }
+    return;
+  }
+
+  for_lanes([&](size_t lane) HWY_ATTR {
+    // dsigma_j = sum_t x_tj (draws^T dproj)_tj;  dx^ = sigma o that
+    Vec along = hn::Zero(d);
+    for (size_t j = 0; j < dim; ++j) {
+      const Vec g = hn::LoadU(d, dx + j * kPanel + lane), input = hn::LoadU(d, x + j * kPanel + lane);
+      if (sums.sigma != nullptr) {
+        float* p = sums.sigma + j * kPanel + lane;
+        hn::StoreU(hn::MulAdd(input, g, hn::LoadU(d, p)), d, p);
+      }
+      const Vec scaled = hn::Mul(g, hn::Set(d, map.sigma[j]));
+      along = hn::MulAdd(scaled, input, along);
+      hn::StoreU(scaled, d, dx + j * kPanel + lane);
+    }
+    if (has_unit_norm(map.kind)) {
+      // dx = (dx^ - x^ (x^ . dx^)) / |x|; where |x| < 1e-6 the divisor is constant
+      const Vec inverse = hn::LoadU(d, inverse_norm + lane);
+      const Vec radial = hn::IfThenElseZero(hn::Lt(inverse, hn::Set(d, 0.999e6f)), along);
+      for (size_t j = 0; j < dim; ++j) {
+        float* p = dx + j * kPanel + lane;
+        const Vec tangent = hn::NegMulAdd(hn::LoadU(d, x + j * kPanel + lane), radial, hn::LoadU(d, p));
+        hn::StoreU(hn::Mul(tangent, inverse), d, p);
+      }
+    } else {  // y = s x: dx = s (dy - y sum_f dphi_f phi_f)
+      const Vec scale = hn::Set(d, map.input_scale), weight = hn::LoadU(d, weight_sum + lane);
+      for (size_t j = 0; j < dim; ++j) {
+        float* p = dx + j * kPanel + lane;
+        hn::StoreU(hn::Mul(scale, hn::NegMulAdd(hn::LoadU(d, x + j * kPanel + lane), weight, hn::LoadU(d, p))), d, p);
+      }
+    }
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace raffia
+HWY_AFTER_NAMESPACE();
+
+#endif

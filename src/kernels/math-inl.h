@@ -1,0 +1,107 @@
+// Vector functions that attention needs and Highway 1.0.3 lacks or has slower: exp, a fused sin and cos, the logistic gate.
+// Polynomials are minimax fits (Remez exchange, relative error given beside each) of this project's own.
+
+#if defined(RAFFIA_KERNELS_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RAFFIA_KERNELS_MATH_INL_H_
+#undef RAFFIA_KERNELS_MATH_INL_H_
+#else
+#define RAFFIA_KERNELS_MATH_INL_H_
+#endif
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace raffia {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// e^x to 2 ulp; 0 below -87.3, where the result would be subnormal; inf above 88.7. NaN stays NaN.
+//   x = n ln 2 + r, |r| <= ln 2 / 2:  e^x = 2^n (1 + r + r^2 P(r)), P within 3.2e-9
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_of(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  const V lowest = hn::Set(d, -87.3f);
+  const V clamped = hn::Min(hn::Max(x, lowest), hn::Set(d, 88.8f));
+  const V n = hn::Round(hn::Mul(clamped, hn::Set(d, 1.44269504f)));
+  // ln 2 in two parts; the first has 10 bits, so that n times it is exact without FMA too.
+  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), clamped);
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
+  V p = hn::MulAdd(r, hn::Set(d, 1.39505406e-3f), hn::Set(d, 8.36891786e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 4.16662051e-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.66665186e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 5.00000010e-1f));
+  const V y = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
+  // 2^n in two factors: n reaches 128, one more than an exponent holds.
+  const auto half = hn::ShiftRight<1>(hn::ConvertTo(di, n));
+  const auto rest = hn::Sub(hn::ConvertTo(di, n), half);
+  const auto bias = hn::Set(di, 127);
+  const V scaled = hn::Mul(hn::Mul(y, hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)))),
+                           hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(rest, bias))));
+  const V flushed = hn::IfThenZeroElse(hn::Lt(x, lowest), scaled);
+  return hn::IfThenElse(hn::Eq(x, x), flushed, x);
+}
+
+// e^x for x <= 0 as softmax needs it, in fewer steps: 0 below -87.3.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_of_nonpositive(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  const V lowest = hn::Set(d, -87.3f);
+  const V clamped = hn::Max(x, lowest);
+  const V n = hn::Round(hn::Mul(clamped, hn::Set(d, 1.44269504f)));
+  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), clamped);
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
+  V p = hn::MulAdd(r, hn::Set(d, 1.39505406e-3f), hn::Set(d, 8.36891786e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 4.16662051e-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.66665186e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 5.00000010e-1f));
+  const V y = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
+  const V scaled = hn::BitCast(d, hn::Add(hn::BitCast(di, y), hn::ShiftLeft<23>(hn::ConvertTo(di, n))));
+  return hn::IfThenZeroElse(hn::Lt(x, lowest), scaled);
+}
+
+// sin and cos of x together, to 2 ulp for |x| <= 8192 (beyond, the reduction runs out of bits).
+//   x = j pi/2 + r, |r| <= pi/4; pi/2 in four parts, the first three of 9 bits each so that j times each is exact
+//   sin r = r + r^3 P(r^2), P within 3.7e-9;   cos r = 1 - r^2/2 + r^4 Q(r^2), Q within 1e-10
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void sin_cos(D d, V x, V& sin_x, V& cos_x) {
+  const hn::RebindToSigned<D> di;
+  const V j = hn::Round(hn::Mul(x, hn::Set(d, 0.636619772f)));
+  V r = hn::NegMulAdd(j, hn::Set(d, 1.5703125f), x);
+  r = hn::NegMulAdd(j, hn::Set(d, 4.8351287841796875e-4f), r);
+  r = hn::NegMulAdd(j, hn::Set(d, 3.1385570764541626e-7f), r);
+  r = hn::NegMulAdd(j, hn::Set(d, 6.077100628e-11f), r);
+  const V z = hn::Mul(r, r);
+  V p = hn::MulAdd(z, hn::Set(d, -1.95169775e-4f), hn::Set(d, 8.33217585e-3f));
+  p = hn::MulAdd(p, z, hn::Set(d, -1.66666549e-1f));
+  const V sin_r = hn::MulAdd(hn::Mul(p, z), r, r);
+  V q = hn::MulAdd(z, hn::Set(d, 2.44380909e-5f), hn::Set(d, -1.38873645e-3f));
+  q = hn::MulAdd(q, z, hn::Set(d, 4.16666468e-2f));
+  const V cos_r = hn::MulAdd(hn::Mul(z, z), q, hn::NegMulAdd(z, hn::Set(d, 0.5f), hn::Set(d, 1.0f)));
+  // Quadrant j mod 4: odd ones swap sin and cos; 2 and 3 negate sin, 1 and 2 negate cos.
+  const auto quadrant = hn::ConvertTo(di, j);
+  const auto swap = hn::RebindMask(d, hn::TestBit(quadrant, hn::Set(di, 1)));
+  const V sin_sign = hn::BitCast(d, hn::ShiftLeft<30>(hn::And(quadrant, hn::Set(di, 2))));
+  const V cos_sign = hn::BitCast(d, hn::ShiftLeft<30>(hn::And(hn::Add(quadrant, hn::Set(di, 1)), hn::Set(di, 2))));
+  sin_x = hn::Xor(hn::IfThenElse(swap, cos_r, sin_r), sin_sign);
+  cos_x = hn::Xor(hn::IfThenElse(swap, sin_r, cos_r), cos_sign);
+}
+
+// The gate of a logit x: keep = sigmoid(x), write = sigmoid(-x), log_keep = -softplus(-x) >= -60. No cancellation on either side.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void gate_of(D d, V x, V& keep, V& write, V& log_keep) {
+  const V small = exp_of_nonpositive(d, hn::Neg(hn::Abs(x)));
+  const V one = hn::Set(d, 1.0f);
+  const V major = hn::Div(one, hn::Add(one, small));
+  const V minor = hn::Mul(small, major);
+  const auto positive = hn::Ge(x, hn::Zero(d));
+  keep = hn::IfThenElse(positive, major, minor);
+  write = hn::IfThenElse(positive, minor, major);
+  log_keep = hn::Max(hn::Sub(hn::Min(x, hn::Zero(d)), hn::Log1p(d, small)), hn::Set(d, -60.0f));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace raffia
+HWY_AFTER_NAMESPACE();
+
+#endif

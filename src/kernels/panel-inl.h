@@ -1,0 +1,319 @@
+// The one inner loop of all the matrix work: a tile of a few rows by one panel of 16 columns, kept in registers.
+//
+//   acc[m][0:16] += sum_k A(m, k) * B[k][0:16]      A(m, k) = a[m * row_stride + k * col_stride], one broadcast each
+//
+// Panels are 16 wide on every ISA (four SSE vectors, two AVX2, one AVX-512), so that packed data mean the same everywhere.
+// Rows per tile are chosen so that accumulators, one row of B and one broadcast fill the register file: 6 x 2 of AVX2's 16
+// registers need 8 loads for 12 FMA, within what two load ports deliver.
+
+#if defined(RAFFIA_KERNELS_PANEL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RAFFIA_KERNELS_PANEL_INL_H_
+#undef RAFFIA_KERNELS_PANEL_INL_H_
+#else
+#define RAFFIA_KERNELS_PANEL_INL_H_
+#endif
+
+#include <cstddef>
+#include <type_traits>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/rows.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace raffia {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr size_t kPanel = 16;
+using Tag = hn::CappedTag<float, kPanel>;
+using Vec = hn::Vec<Tag>;
+constexpr size_t kLanes = hn::MaxLanes(Tag());
+constexpr size_t kVecs = kPanel / kLanes;  // vectors in one row of a panel
+
+// Rows of the largest tile.
+constexpr size_t kRows = kVecs == 1 ? 12 : (kVecs == 2 ? 6 : 3);
+
+// A stride that is known to be 1 costs no register.
+using UnitStride = std::integral_constant<size_t, 1>;
+using PanelStride = std::integral_constant<size_t, kPanel>;
+
+// One row of a panel, and a tile of R rows. Both are chains of members rather than arrays, so that they stay in registers without
+// the compiler having to unroll a loop first.
+template <size_t N>
+struct PanelRow {
+  Vec head;
+  PanelRow<N - 1> tail;
+
+  HWY_INLINE void zero() {
+    head = hn::Zero(Tag());
+    tail.zero();
+  }
+  HWY_INLINE void load(const float* p) {
+    head = hn::LoadU(Tag(), p);
+    tail.load(p + kLanes);
+  }
+  HWY_INLINE void store(float* p) const {
+    hn::StoreU(head, Tag(), p);
+    tail.store(p + kLanes);
+  }
+  HWY_INLINE void scale(Vec factor) {
+    head = hn::Mul(factor, head);
+    tail.scale(factor);
+  }
+  HWY_INLINE void multiply_elements(const PanelRow& other) {
+    head = hn::Mul(head, other.head);
+    tail.multiply_elements(other.tail);
+  }
+  HWY_INLINE void add_product(Vec factor, const PanelRow& other) {
+    head = hn::MulAdd(factor, other.head, head);
+    tail.add_product(factor, other.tail);
+  }
+};
+template <>
+struct PanelRow<0> {
+  HWY_INLINE void zero() {}
+  HWY_INLINE void load(const float*) {}
+  HWY_INLINE void store(float*) const {}
+  HWY_INLINE void scale(Vec) {}
+  HWY_INLINE void multiply_elements(const PanelRow&) {}
+  HWY_INLINE void add_product(Vec, const PanelRow&) {}
+};
+using Row = PanelRow<kVecs>;
+
+template <size_t R>
+struct Tile {
+  Row head;
+  Tile<R - 1> tail;
+
+  HWY_INLINE void zero() {
+    head.zero();
+    tail.zero();
+  }
+  HWY_INLINE void load(const float* HWY_RESTRICT c, size_t ldc) {
+    head.load(c);
+    tail.load(c + ldc, ldc);
+  }
+  HWY_INLINE void store(float* HWY_RESTRICT c, size_t ldc) const {
+    head.store(c);
+    tail.store(c + ldc, ldc);
+  }
+  HWY_INLINE void scale(Vec factor) {
+    head.scale(factor);
+    tail.scale(factor);
+  }
+  // Row m times factors[m].
+  HWY_INLINE void scale_rows(const float* HWY_RESTRICT factors) {
+    head.scale(hn::Set(Tag(), *factors));
+    tail.scale_rows(factors + 1);
+  }
+  HWY_INLINE void multiply_elements(const float* HWY_RESTRICT c, size_t ldc) {
+    Row row;
+    row.load(c);
+    head.multiply_elements(row);
+    tail.multiply_elements(c + ldc, ldc);
+  }
+  template <class RowStride>
+  HWY_INLINE void add_outer(const float* HWY_RESTRICT a, RowStride row_stride, const Row& row) {
+    head.add_product(hn::Set(Tag(), *a), row);
+    tail.add_outer(a + row_stride, row_stride, row);
+  }
+
+  // += A B over `depth` columns of A.
+  template <class RowStride, class ColStride>
+  HWY_INLINE void multiply(size_t depth, const float* HWY_RESTRICT a, RowStride row_stride, ColStride col_stride,
+                           const float* HWY_RESTRICT b, size_t ldb) {
+    for (size_t k = 0; k < depth; ++k) {
+      Row row;
+      row.load(b);
+      add_outer(a, row_stride, row);
+      a += col_stride;
+      b += ldb;
+    }
+  }
+};
+template <>
+struct Tile<0> {
+  HWY_INLINE void zero() {}
+  HWY_INLINE void load(const float*, size_t) {}
+  HWY_INLINE void store(float*, size_t) const {}
+  HWY_INLINE void scale(Vec) {}
+  HWY_INLINE void scale_rows(const float*) {}
+  HWY_INLINE void multiply_elements(const float*, size_t) {}
+  template <class RowStride>
+  HWY_INLINE void add_outer(const float*, RowStride, const Row&) {}
+};
+
+// The size of a tile as a value, so that a lambda can make its own: a tile that comes in by reference would live in memory.
+template <size_t R>
+struct TileShape {
+  static constexpr size_t kHeight = R;
+  static HWY_INLINE Tile<R> zero() {
+    Tile<R> tile;
+    tile.zero();
+    return tile;
+  }
+  static HWY_INLINE Tile<R> load(const float* c, size_t ldc) {
+    Tile<R> tile;
+    tile.load(c, ldc);
+    return tile;
+  }
+};
+
+// Calls body(m, TileShape<rows>()) for a number of rows known at run time only.
+template <size_t R, class Body>
+HWY_INLINE void call_tile(size_t rows, size_t m, const Body& body) {
+  if constexpr (R > 0) {
+    if (rows == R) {
+      body(m, TileShape<R>());
+    } else {
+      call_tile<R - 1>(rows, m, body);
+    }
+  }
+}
+
+// Calls body(m, TileShape<R>()) for tiles that cover `rows` rows, each as large as fits. Remainders are spread: 16 rows are 6 + 5 + 5.
+template <class Body>
+HWY_INLINE void for_tiles(size_t rows, const Body& body) {
+  size_t m = 0;
+  for (size_t tiles = (rows + kRows - 1) / kRows; tiles > 0; --tiles) {
+    const size_t take = (rows - m + tiles - 1) / tiles;
+    call_tile<kRows>(take, m, body);
+    m += take;
+  }
+}
+
+// The tokens of one chunk: a pointer to each of 16 rows. Rows that do not take part (padding, the end of the sequence) are zeros,
+// so that nothing downstream has to know.
+struct Chunk {
+  const float* row[kPanel];
+};
+
+// `valid[t]` != 0 where a row takes part; `staging` [16, dim] receives rows that need conversion.
+HWY_INLINE Chunk gather(const Rows& rows, size_t first, const bool* valid, size_t dim, const float* zeros, float* staging) {
+  Chunk chunk;
+  for (size_t t = 0; t < kPanel; ++t) {
+    if (!valid[t]) {
+      chunk.row[t] = zeros;
+    } else if (rows.direct()) {
+      chunk.row[t] = rows.direct_row(first + t);
+    } else {
+      float* copy = staging + t * dim;
+      for (size_t i = 0; i < dim; ++i) copy[i] = rows.at(first + t, i);
+      chunk.row[t] = copy;
+    }
+  }
+  return chunk;
+}
+
+// Asks for the rows of a later chunk: heads are interleaved in memory, so hardware prefetchers do not see the stride.
+HWY_INLINE void prefetch(const Rows& rows, size_t begin, size_t end, size_t dim) {
+  if (!rows.direct()) return;
+  for (size_t t = begin; t < end; ++t) {
+    const float* p = rows.direct_row(t);
+    for (size_t i = 0; i < dim; i += 64 / sizeof(float)) hwy::Prefetch(p + i);
+  }
+}
+
+// [16, columns] -> [columns, 16], from and to anywhere: transposes 8 x 8 or 4 x 4 blocks in registers.
+template <class D = hn::CappedTag<float, 8>>  // a template so that the branch of another width is not compiled
+HWY_INLINE void transpose(const Chunk& chunk, size_t columns, float* HWY_RESTRICT out) {
+  size_t c = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const D d;
+  constexpr size_t kSide = hn::MaxLanes(D());
+  const hn::RepartitionToWide<D> dw;
+  if constexpr (kSide == 8) {
+    const auto widen = [&](auto v) HWY_ATTR { return hn::BitCast(dw, v); };
+    // Eight rows at a time: rows of interleaved heads are often a multiple of 4 KiB apart, all in one 8-way set of L1.
+    for (size_t half = 0; half < 2; ++half) {
+      const float* const* r = chunk.row + 8 * half;
+      for (c = 0; c + 8 <= columns; c += 8) {
+        const auto quad = [&](size_t first, auto& q0, auto& q1, auto& q2, auto& q3) HWY_ATTR {
+          const auto r0 = hn::LoadU(d, r[first] + c), r1 = hn::LoadU(d, r[first + 1] + c);
+          const auto r2 = hn::LoadU(d, r[first + 2] + c), r3 = hn::LoadU(d, r[first + 3] + c);
+          const auto t0 = widen(hn::InterleaveLower(d, r0, r1)), t1 = widen(hn::InterleaveUpper(d, r0, r1));
+          const auto t2 = widen(hn::InterleaveLower(d, r2, r3)), t3 = widen(hn::InterleaveUpper(d, r2, r3));
+          q0 = hn::BitCast(d, hn::InterleaveLower(dw, t0, t2));
+          q1 = hn::BitCast(d, hn::InterleaveUpper(dw, t0, t2));
+          q2 = hn::BitCast(d, hn::InterleaveLower(dw, t1, t3));
+          q3 = hn::BitCast(d, hn::InterleaveUpper(dw, t1, t3));
+        };
+        hn::Vec<D> a0, a1, a2, a3, b0, b1, b2, b3;
+        quad(0, a0, a1, a2, a3);
+        quad(4, b0, b1, b2, b3);
+        float* p = out + c * kPanel + 8 * half;
+        hn::StoreU(hn::ConcatLowerLower(d, b0, a0), d, p);
+        hn::StoreU(hn::ConcatLowerLower(d, b1, a1), d, p + kPanel);
+        hn::StoreU(hn::ConcatLowerLower(d, b2, a2), d, p + 2 * kPanel);
+        hn::StoreU(hn::ConcatLowerLower(d, b3, a3), d, p + 3 * kPanel);
+        hn::StoreU(hn::ConcatUpperUpper(d, b0, a0), d, p + 4 * kPanel);
+        hn::StoreU(hn::ConcatUpperUpper(d, b1, a1), d, p + 5 * kPanel);
+        hn::StoreU(hn::ConcatUpperUpper(d, b2, a2), d, p + 6 * kPanel);
+        hn::StoreU(hn::ConcatUpperUpper(d, b3, a3), d, p + 7 * kPanel);
+      }
+    }
+  } else {
+    static_assert(kSide == 4);
+    for (; c + 4 <= columns; c += 4) {
+      for (size_t quarter = 0; quarter < 4; ++quarter) {
+        const float* const* r = chunk.row + 4 * quarter;
+        const auto r0 = hn::LoadU(d, r[0] + c), r1 = hn::LoadU(d, r[1] + c);
+        const auto r2 = hn::LoadU(d, r[2] + c), r3 = hn::LoadU(d, r[3] + c);
+        const auto t0 = hn::BitCast(dw, hn::InterleaveLower(d, r0, r1)), t1 = hn::BitCast(dw, hn::InterleaveUpper(d, r0, r1));
+        const auto t2 = hn::BitCast(dw, hn::InterleaveLower(d, r2, r3)), t3 = hn::BitCast(dw, hn::InterleaveUpper(d, r2, r3));
+        float* p = out + c * kPanel + 4 * quarter;
+        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, t0, t2)), d, p);
+        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, t0, t2)), d, p + kPanel);
+        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, t1, t3)), d, p + 2 * kPanel);
+        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, t1, t3)), d, p + 3 * kPanel);
+      }
+    }
+  }
+#endif
+  for (; c < columns; ++c) {
+    for (size_t t = 0; t < kPanel; ++t) out[c * kPanel + t] = chunk.row[t][c];
+  }
+}
+
+// A [rows, 16] block seen as a chunk of rows, for transposing scratch.
+HWY_INLINE Chunk block_rows(const float* block, size_t ld) {
+  Chunk chunk;
+  for (size_t t = 0; t < kPanel; ++t) chunk.row[t] = block + t * ld;
+  return chunk;
+}
+
+// [16, columns] -> panels [ceil(columns / 16)][16][16]; columns past the end are 0.
+HWY_INLINE void pack(const Chunk& chunk, size_t columns, float* HWY_RESTRICT out) {
+  for (size_t c = 0; c < columns; c += kPanel, out += kPanel * kPanel) {
+    if (c + kPanel <= columns) {
+      for (size_t t = 0; t < kPanel; ++t) {
+        Row row;
+        row.load(chunk.row[t] + c);
+        row.store(out + t * kPanel);
+      }
+    } else {
+      for (size_t t = 0; t < kPanel; ++t) {
+        for (size_t i = 0; i < kPanel; ++i) out[t * kPanel + i] = c + i < columns ? chunk.row[t][c + i] : 0.0f;
+      }
+    }
+  }
+}
+
+// out[t] = scale[t] * in[t] for each of the 16 rows of every panel.
+HWY_INLINE void scale_panel_rows(const float* HWY_RESTRICT in, const float* HWY_RESTRICT scale, size_t panels, float* HWY_RESTRICT out) {
+  for (size_t p = 0; p < panels; ++p) {
+    for (size_t t = 0; t < kPanel; ++t) {
+      Row row;
+      row.load(in + (p * kPanel + t) * kPanel);
+      row.scale(hn::Set(Tag(), scale[t]));
+      row.store(out + (p * kPanel + t) * kPanel);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace raffia
+HWY_AFTER_NAMESPACE();
+
+#endif
