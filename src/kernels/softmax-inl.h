@@ -43,6 +43,14 @@ HWY_INLINE void copy_scaled(const Rows& rows, size_t t, size_t dim, size_t colum
   if (rows.direct()) {
     const float* in = rows.direct_row(t);
     for (; i + kLanes <= dim; i += kLanes) hn::StoreU(hn::Mul(hn::Set(d, scale), hn::LoadU(d, in + i)), d, out + i);
+  } else if (rows.dtype == DType::bf16 && rows.col_stride == 1) {
+    const hn::RebindToUnsigned<Tag> bits;
+    const hn::Rebind<uint16_t, Tag> upper;
+    const uint16_t* in = &(static_cast<const BFloat16*>(rows.data) + static_cast<int64_t>(t) * rows.row_stride)->bits;
+    for (; i + kLanes <= dim; i += kLanes) {
+      const Vec x = hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(bits, hn::LoadU(upper, in + i))));
+      hn::StoreU(hn::Mul(hn::Set(d, scale), x), d, out + i);
+    }
   }
   for (; i < dim; ++i) out[i] = scale * rows.at(t, i);
   for (; i < columns; ++i) out[i] = 0.0f;
@@ -154,10 +162,10 @@ void forward_block(const ForwardTask& task, float* scratch) {
     };
     const float* bias = keys.bias_block(block);
     const float* k = keys.k_block(block);
-    for_tiles(queries, [&]<size_t kTileRows>(size_t m, Tile<kTileRows>&) HWY_ATTR {
+    for_tiles(queries, [&]<size_t kTileRows>(size_t m, TileShape<kTileRows>) HWY_ATTR {
       const size_t width = round_up(seen(m + kTileRows - 1), kPanel);
       for (size_t j = 0; j < width; j += kPanel) {
-        Tile<kTileRows> tile;  // local, so that it stays in registers even where this lambda is not inlined
+        Tile<kTileRows> tile;
         tile.zero();
         tile.multiply(dim, q + m * dim, dim, UnitStride(), k + j * dim, kPanel);
         tile.store(scores + m * kKeyBlock + j, kKeyBlock);
@@ -176,7 +184,7 @@ void forward_block(const ForwardTask& task, float* scratch) {
       }
     });
     const float* v = keys.v_block(block);
-    for_tiles(queries, [&]<size_t kTileRows>(size_t m, Tile<kTileRows>&) HWY_ATTR {
+    for_tiles(queries, [&]<size_t kTileRows>(size_t m, TileShape<kTileRows>) HWY_ATTR {
       if (seen(m + kTileRows - 1) == 0) return;
       const size_t shared = seen(m);
       for (size_t c = 0; c < columns; c += kPanel) {

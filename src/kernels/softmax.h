@@ -15,8 +15,8 @@
 
 namespace raffia {
 
-constexpr size_t kKeyBlock = 128;   // keys per block: one block of k or v is 32 KB at 64 dimensions
-constexpr size_t kQueryBlock = 96;  // queries per task: a multiple of the rows of a tile on every ISA (12, 6, 3)
+constexpr size_t kKeyBlock = 128;    // keys per block: one block of k or v is 32 KB at 64 dimensions
+constexpr size_t kQueryBlock = 192;  // queries per task: a multiple of the rows of a tile on every ISA (12, 6, 3)
 
 constexpr size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
 
@@ -27,7 +27,6 @@ struct KeyMask {
   Rows bias;  // [keys, 1]
 
   bool takes_part(size_t j) const { return valid == nullptr || valid[static_cast<int64_t>(j) * valid_stride] != 0; }
-  bool empty() const { return valid == nullptr && bias.data == nullptr; }
 };
 
 struct PackedKeys {
@@ -81,6 +80,99 @@ inline size_t forward_scratch(size_t dim, size_t value_dim) {
 
 void pack_keys(const PackTask& task, float* scratch);
 void softmax_forward(const ForwardTask& task, float* scratch);
+
+// Gradients. Queries are packed once, in rows padded with zeros to a multiple of 16 columns; the gradient of the queries is
+// summed there too.
+struct PackedQueries {
+  size_t count = 0;
+  size_t dim = 0, value_dim = 0;
+  float* q = nullptr;          // [count, columns], times the scale
+  float* dq = nullptr;         // [count, columns], of the scaled queries
+  float* dout = nullptr;       // [count, value columns]
+  float* logsumexp = nullptr;  // [count]; +inf where a query sees no key, so that its probabilities are 0
+  float* delta = nullptr;      // [count]: dout . out
+
+  static size_t floats_per_query(size_t dim, size_t value_dim) { return 2 * round_up(dim, 16) + round_up(value_dim, 16) + 2; }
+  PackedQueries(size_t queries, size_t d, size_t dv, float* memory)
+      : count(queries),
+        dim(d),
+        value_dim(dv),
+        q(memory),
+        dq(q + queries * columns()),
+        dout(dq + queries * columns()),
+        logsumexp(dout + queries * value_columns()),
+        delta(logsumexp + queries) {}
+
+  size_t columns() const { return round_up(dim, 16); }
+  size_t value_columns() const { return round_up(value_dim, 16); }
+};
+
+struct PackQueriesTask {
+  PackedQueries queries;
+  size_t first = 0, end = 0;
+  float scale = 1;
+  Rows q, out, logsumexp, dout;
+};
+
+// All queries of one head in a group of heads that share keys.
+struct BackwardHead {
+  PackedQueries queries;
+  MutRows dq;  // no data: not wanted; likewise below
+};
+
+// The keys of one head against all the queries of its group.
+struct BackwardTask {
+  const BackwardHead* heads = nullptr;
+  size_t head_count = 0;
+  size_t dim = 0, value_dim = 0;
+  Visibility visible;
+  float scale = 1;
+  Rows k, v;
+  KeyMask mask;
+  MutRows dk, dv, dbias;
+};
+
+constexpr size_t kBackwardKeys = 64;     // per block: both of its gradients and all its packed forms take 100 KB of L2
+constexpr size_t kBackwardQueries = 96;  // per block
+
+inline size_t backward_scratch(size_t dim, size_t value_dim) {
+  const size_t per_key = 3 * round_up(dim, 16) + 2 * round_up(value_dim, 16) + 2 * kBackwardQueries + 2;
+  return kBackwardKeys * per_key + pack_scratch(dim, value_dim);
+}
+
+void pack_queries(const PackQueriesTask& task, float* scratch);
+void softmax_backward(const BackwardTask& task, float* scratch);
+
+// A step of decoding: one query per head against a stretch of the cache. Stretches are combined in the order of tokens.
+constexpr size_t kStepKeys = 256;  // per stretch
+
+struct StepTask {
+  size_t heads = 0, groups = 0;
+  size_t dim = 0, value_dim = 0;
+  size_t begin = 0, end = 0;  // tokens of the cache
+  float scale = 1;
+  Rows q;                                         // [heads, dim]
+  Rows k, v;                                      // of the first key head
+  KeyMask mask;                                   // likewise
+  int64_t k_head = 0, v_head = 0, bias_head = 0;  // elements from one key head to the next
+  float* partial = nullptr;                       // [heads, value columns + 2]: sums of values, greatest logit, sum of weights
+};
+
+struct CombineTask {
+  const float* partials = nullptr;  // [stretches, heads, value columns + 2]
+  size_t stretches = 0;
+  size_t heads = 0, value_dim = 0;
+  MutRows out;        // [heads, value_dim]
+  MutRows logsumexp;  // [heads, 1]; no data: not wanted
+};
+
+inline size_t partial_size(size_t heads, size_t value_dim) { return heads * (round_up(value_dim, 16) + 2); }
+inline size_t step_scratch(size_t heads, size_t dim, size_t value_dim) {
+  return heads * (round_up(dim, 16) + kStepKeys) + kStepKeys + 17 * round_up(std::max(dim, value_dim), 16);
+}
+
+void softmax_step_stretch(const StepTask& task, float* scratch);
+void softmax_step_combine(const CombineTask& task, float* scratch);
 
 }  // namespace raffia
 

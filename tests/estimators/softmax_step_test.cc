@@ -1,0 +1,148 @@
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "estimators/softmax_case.h"
+#include "raffia/error.h"
+#include "raffia/threads.h"
+
+namespace raffia::softmax_tests {
+namespace {
+
+// `c` has one query per session; `keys` is the capacity of its caches.
+Outputs step(const Case& c, const std::vector<int64_t>& lengths, int threads = 0, Executor* executor = nullptr) {
+  Outputs outputs(c);
+  SoftmaxOptions options = c.options;
+  options.threads = threads;
+  options.executor = executor;
+  options.logsumexp = MutView3(outputs.logsumexp.data(), c.row_shape());
+  const Shape& s = c.shape;
+  softmax_step(View3(c.q.data(), {s.batch, s.heads, s.dim}), c.k_view(), c.v_view(), lengths,
+               MutView3(outputs.out.data(), {s.batch, s.heads, s.value_dim}), options);
+  return outputs;
+}
+
+void expect_matches_reference(Case& c, const std::vector<int64_t>& lengths) {
+  for (int64_t b = 0; b < c.shape.batch; ++b) {
+    for (int64_t j = lengths[static_cast<size_t>(b)]; j < c.shape.keys; ++j) c.poison_key(b, j);
+  }
+  const Outputs found = step(c, lengths);
+  std::vector<double> out(found.out.size()), logsumexp(found.logsumexp.size());
+  SoftmaxOptions options = c.options;
+  options.layout.lengths = lengths;
+  options.logsumexp = MutView3(logsumexp.data(), c.row_shape());
+  reference::softmax_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(out.data(), c.out_shape()), options);
+  for (size_t i = 0; i < out.size(); ++i) {
+    ASSERT_LE(std::abs(static_cast<double>(found.out[i]) - out[i]), c.out_error()) << c.shape.text() << " at " << i;
+  }
+  for (size_t i = 0; i < logsumexp.size(); ++i) {
+    if (std::isinf(logsumexp[i])) {
+      ASSERT_EQ(static_cast<double>(found.logsumexp[i]), logsumexp[i]);
+    } else {
+      const double error = c.probability_error() + kUnit * (c.greatest_logit() + std::log(static_cast<double>(c.shape.keys + 1)));
+      ASSERT_LE(std::abs(static_cast<double>(found.logsumexp[i]) - logsumexp[i]), error) << c.shape.text() << " at " << i;
+    }
+  }
+}
+
+TEST(SoftmaxStep, EqualsReferenceAtEveryLength) {
+  EachIsa().run([] {
+    for (int64_t length : {0, 1, 2, 15, 16, 17, 65, 255, 256, 257, 601}) {
+      Case c({.batch = 2, .queries = 1, .keys = 610, .heads = 4, .groups = 2, .dim = 20, .value_dim = 12});
+      expect_matches_reference(c, {length, 610 - length});
+    }
+  });
+}
+
+TEST(SoftmaxStep, EqualsReferenceAtEveryDimension) {
+  EachIsa().run([] {
+    for (int64_t dim : {1, 3, 16, 60, 64, 100, 128}) {
+      for (int64_t value_dim : {int64_t{1}, int64_t{17}, dim}) {
+        Case c({.batch = 1, .queries = 1, .keys = 40, .heads = 2, .dim = dim, .value_dim = value_dim});
+        expect_matches_reference(c, {37});
+      }
+    }
+  });
+}
+
+TEST(SoftmaxStep, EqualsReferenceWithMaskAndBias) {
+  EachIsa().run([] {
+    Case c({.batch = 2, .queries = 1, .keys = 300, .heads = 6, .groups = 3, .dim = 16, .value_dim = 16});
+    c.add_bias();
+    c.add_mask();
+    expect_matches_reference(c, {290, 45});
+  });
+}
+
+// Both are within their bounds of the exact result, so they are within twice that of each other.
+TEST(SoftmaxStep, EqualsTheLastRowOfTheCausalForward) {
+  EachIsa().run([] {
+    const int64_t length = 300;
+    const Case whole({.queries = length, .keys = length, .heads = 4, .groups = 2, .dim = 64, .value_dim = 64, .causal = true});
+    const Outputs expected = forward(whole);
+    for (int64_t t : {int64_t{1}, int64_t{64}, length}) {
+      Case c({.queries = 1, .keys = length, .heads = 4, .groups = 2, .dim = 64, .value_dim = 64});
+      c.q.assign(whole.q.begin() + (t - 1) * 4 * 64, whole.q.begin() + t * 4 * 64);
+      const Outputs found = step(c, {t});
+      for (size_t i = 0; i < found.out.size(); ++i) {
+        const float row = expected.out[static_cast<size_t>((t - 1) * 4 * 64) + i];
+        ASSERT_LE(std::abs(static_cast<double>(found.out[i]) - static_cast<double>(row)), 2 * whole.out_error())
+            << t << " at " << i;
+      }
+    }
+  });
+}
+
+TEST(SoftmaxStep, ReadsCachesOfAnyStridesAndBf16) {
+  EachIsa().run([] {
+    Case c({.batch = 2, .queries = 1, .keys = 70, .heads = 3, .groups = 3, .dim = 24, .value_dim = 24});
+    const Extents<4> apart = {2, 3, 70, 24};
+    std::vector<BFloat16> k(c.k.size()), v(c.v.size());
+    const auto round = [](std::vector<float>& values) {
+      for (float& value : values) value = BFloat16::from_float(value).to_float();
+    };
+    round(c.k);
+    round(c.v);
+    const MutView4 k_apart = MutView4(k.data(), apart).permuted({0, 2, 1, 3}),
+                   v_apart = MutView4(v.data(), apart).permuted({0, 2, 1, 3});
+    for (int64_t b = 0; b < 2; ++b) {
+      for (int64_t t = 0; t < 70; ++t) {
+        for (int64_t h = 0; h < 3; ++h) {
+          for (int64_t i = 0; i < 24; ++i) {
+            k_apart.set(c.k_view()(b, t, h, i), b, t, h, i);
+            v_apart.set(c.v_view()(b, t, h, i), b, t, h, i);
+          }
+        }
+      }
+    }
+    const std::vector<int64_t> lengths = {70, 33};
+    const Outputs expected = step(c, lengths);
+    std::vector<float> out(expected.out.size());
+    softmax_step(View3(c.q.data(), {2, 3, 24}), k_apart, v_apart, lengths, MutView3(out.data(), {2, 3, 24}));
+    EXPECT_EQ(out, expected.out);
+  });
+}
+
+TEST(SoftmaxStep, HasTheSameBitsForAnyNumberOfThreads) {
+  const Case c({.batch = 3, .queries = 1, .keys = 700, .heads = 4, .groups = 2, .dim = 32, .value_dim = 32});
+  const std::vector<int64_t> lengths = {700, 0, 300};
+  const Outputs expected = step(c, lengths, 1);
+  for (int threads : {2, 7}) {
+    const std::unique_ptr<Executor> executor = make_thread_pool(threads);
+    EXPECT_EQ(step(c, lengths, threads, executor.get()).out, expected.out) << threads;
+  }
+}
+
+TEST(SoftmaxStep, RefusesLengthsPastTheCapacity) {
+  const Case c({.queries = 1, .keys = 5});
+  try {
+    step(c, {6});
+    FAIL() << "not refused";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(), "softmax_step: lengths[0] is 6, expected 0 to 5 (capacity of k_cache)");
+  }
+}
+
+}  // namespace
+}  // namespace raffia::softmax_tests
