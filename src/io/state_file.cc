@@ -250,7 +250,7 @@ void State::save(const std::filesystem::path& path) const {
 }
 
 State State::load(const std::filesystem::path& path) {
-  File file(path, O_RDONLY, "open");
+  File file(path, O_RDONLY | O_NONBLOCK, "open");  // a pipe without a writer must not block before it is refused
   const uint64_t total = file.size();
   const std::string where = path.string();
   std::vector<std::byte> header(kHeaderSize);
