@@ -11,61 +11,6 @@
 namespace raffia {
 namespace {
 
-constexpr size_t kFoldSegment = 2048;  // keys per task where they are only folded
-constexpr size_t kReadSegment = 1024;  // queries per task where they only read
-
-// Pays where one sequence and head must feed several threads: it costs up to half again as much work.
-constexpr size_t kLeastSegmented = 8192;
-constexpr size_t kSegments = 8;
-
-size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
-
-size_t segment_length(const LinearPlan& plan, const AttentionOptions& options, size_t length) {
-  if (options.segment > 0) return round_up(static_cast<size_t>(options.segment), kBlock);
-  if (options.segment < 0 || plan.size() > 1 || length < kLeastSegmented) return std::max(length, size_t{1});
-  return round_up((length + kSegments - 1) / kSegments, kBlock);
-}
-
-void require_state(const LinearPlan& plan, const FeatureMap& map, const StateShape& found) {
-  const StateShape expected{static_cast<int64_t>(plan.sequences.size()), map.heads(), map.features(), plan.value_dim};
-  require(found == expected,
-          "{}: state has shape [{}, {}, {}, {}], expected [{}, {}, {}, {}] (sequences, heads and features of the map, dim of v)",
-          plan.function, found.batch, found.heads, found.features, found.value_dim, expected.batch, expected.heads, expected.features,
-          expected.value_dim);
-}
-
-void load(const LinearPlan& plan, size_t i, const State& state, PackedState& packed) {
-  const int64_t n = plan.sequence_of(i), g = plan.head_of(i);
-  pack_state(state.sums(n, g).data(), state.normaliser(n, g).data(), plan[i], packed);
-  packed.mass = static_cast<double>(state.mass(n, g));
-  packed.log_decay = static_cast<double>(state.log_decay(n, g));
-}
-
-void save(const LinearPlan& plan, size_t i, const PackedState& packed, State& state) {
-  const int64_t n = plan.sequence_of(i), g = plan.head_of(i);
-  unpack_state(packed, plan[i], state.sums(n, g).data(), state.normaliser(n, g).data());
-  state.mass(n, g) = static_cast<float>(packed.mass);
-  state.log_decay(n, g) = static_cast<float>(packed.log_decay);
-}
-
-// Part of a problem.
-struct Segment {
-  size_t problem;
-  size_t begin, end;
-  bool first, last;
-};
-
-std::vector<Segment> cut(const LinearPlan& plan, const auto& length_of, const auto& segment_of) {
-  std::vector<Segment> segments;
-  for (size_t i = 0; i < plan.size(); ++i) {
-    const size_t length = length_of(plan[i]), step = segment_of(length);
-    for (size_t begin = 0; begin < std::max(length, size_t{1}); begin += step) {
-      segments.push_back({i, begin, std::min(begin + step, length), begin == 0, begin + step >= length});
-    }
-  }
-  return segments;
-}
-
 Report total(const std::vector<ClampCount>& counts) {
   Report report;
   for (const ClampCount& count : counts) {
@@ -77,10 +22,9 @@ Report total(const std::vector<ClampCount>& counts) {
 
 Report causal(const char* name, const LinearViews& views, const FeatureMap& map, State& state, const AttentionOptions& options) {
   const LinearPlan plan(name, Reach::causal, views, map, options);
-  require_state(plan, map, state.shape());
+  require_state(plan, map, "state", state.shape());
   const Trace trace(name, "q", views.q, static_cast<int64_t>(kChunk));
-  const std::vector<Segment> segments = cut(
-      plan, [](const LinearProblem& p) { return p.length; }, [&](size_t length) { return segment_length(plan, options, length); });
+  const std::vector<Segment> segments = causal_segments(plan, options);
 
   const Workers workers(options);
   const Scratch scratch(workers.count(), plan.scratch_floats);
@@ -95,14 +39,18 @@ Report causal(const char* name, const LinearViews& views, const FeatureMap& map,
                                            : options.record.data() + plan.record_states_offset(segment.problem) +
                                                  segment.begin / kBlock * problem.state_floats();
     causal_forward(problem, segment.begin, segment.end, states[s], record, memory, clamps[s]);
-    if (segment.last) save(plan, segment.problem, states[s], state);
+    if (record != nullptr && segment.last) {
+      const size_t blocks = (segment.end - segment.begin + kBlock - 1) / kBlock;
+      std::copy_n(states[s].sums, problem.state_floats(), record + blocks * problem.state_floats());
+    }
+    if (segment.last) save_state(plan, segment.problem, states[s], state);
   };
 
   workers.run(static_cast<int64_t>(segments.size()), scratch, [&](int64_t index, float* memory) {
     const size_t s = static_cast<size_t>(index);
     const Segment& segment = segments[s];
     if (segment.first) {
-      load(plan, segment.problem, state, states[s]);
+      load_state(plan, segment.problem, state, states[s]);
       compute(s, memory);
     } else if (!segment.last) {
       clear_state(plan[segment.problem], states[s]);
@@ -127,8 +75,7 @@ Report causal(const char* name, const LinearViews& views, const FeatureMap& map,
 
 // Folds all keys into `states`, one per problem, which hold what to start from.
 void fold_all(const LinearPlan& plan, const Workers& workers, const Scratch& scratch, std::vector<PackedState>& states) {
-  const std::vector<Segment> segments =
-      cut(plan, [](const LinearProblem& p) { return p.length; }, [](size_t) { return kFoldSegment; });
+  const std::vector<Segment> segments = fold_segments(plan);
   const StateSlots slots(plan, segments.size());
   std::vector<PackedState> parts = slots.all(plan);
   workers.run(static_cast<int64_t>(segments.size()), scratch, [&](int64_t index, float* memory) {
@@ -147,8 +94,7 @@ void fold_all(const LinearPlan& plan, const Workers& workers, const Scratch& scr
 
 // All queries read `states`, one per problem.
 Report read_all(const LinearPlan& plan, const Workers& workers, const Scratch& scratch, const std::vector<PackedState>& states) {
-  const std::vector<Segment> segments =
-      cut(plan, [](const LinearProblem& p) { return p.query_length; }, [](size_t) { return kReadSegment; });
+  const std::vector<Segment> segments = read_segments(plan);
   std::vector<ClampCount> clamps(segments.size());
   workers.run(static_cast<int64_t>(segments.size()), scratch, [&](int64_t index, float* memory) {
     const Segment& segment = segments[static_cast<size_t>(index)];
@@ -160,15 +106,15 @@ Report read_all(const LinearPlan& plan, const Workers& workers, const Scratch& s
 void fold_into(const LinearViews& views, const FeatureMap& map, State& state, const AttentionOptions& options) {
   constexpr const char* kName = "fold_keys";
   const LinearPlan plan(kName, Reach::everything, views, map, options);
-  require_state(plan, map, state.shape());
+  require_state(plan, map, "state", state.shape());
   const Trace trace(kName, "k", views.k, static_cast<int64_t>(kChunk));
   const Workers workers(options);
   const Scratch scratch(workers.count(), plan.scratch_floats);
   const StateSlots slots(plan, plan.size());
   std::vector<PackedState> states = slots.all(plan);
-  for (size_t i = 0; i < plan.size(); ++i) load(plan, i, state, states[i]);
+  for (size_t i = 0; i < plan.size(); ++i) load_state(plan, i, state, states[i]);
   fold_all(plan, workers, scratch, states);
-  for (size_t i = 0; i < plan.size(); ++i) save(plan, i, states[i], state);
+  for (size_t i = 0; i < plan.size(); ++i) save_state(plan, i, states[i], state);
 }
 
 }  // namespace
@@ -212,13 +158,13 @@ void fold_keys(View4 k, View4 v, View3 gate_logits, const FeatureMap& map, State
 Report read_state(View4 q, const FeatureMap& map, const State& state, MutView4 out, const AttentionOptions& options) {
   constexpr const char* kName = "read_state";
   const LinearPlan plan(kName, Reach::everything, {.q = q, .out = out}, map, options);
-  require_state(plan, map, state.shape());
+  require_state(plan, map, "state", state.shape());
   const Trace trace(kName, "q", q, static_cast<int64_t>(kChunk));
   const Workers workers(options);
   const Scratch scratch(workers.count(), plan.scratch_floats);
   const StateSlots slots(plan, plan.size());
   std::vector<PackedState> states = slots.all(plan);
-  for (size_t i = 0; i < plan.size(); ++i) load(plan, i, state, states[i]);
+  for (size_t i = 0; i < plan.size(); ++i) load_state(plan, i, state, states[i]);
   return read_all(plan, workers, scratch, states);
 }
 

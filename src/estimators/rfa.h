@@ -26,7 +26,7 @@ class LinearPlan {
  public:
   LinearPlan(const char* function, Reach reach, const LinearViews& views, const FeatureMap& map, const AttentionOptions& options);
 
-  // Adds gradients: rows of q, k, v, gate and sums of the map's parameters.
+  // Where gradients go, and what the forward pass recorded for them.
   void attach(const AttentionGradients& gradients, std::span<const float> record);
 
   size_t size() const { return problems.size(); }  // sequences x kv heads
@@ -34,15 +34,13 @@ class LinearPlan {
   int64_t sequence_of(size_t i) const { return static_cast<int64_t>(i) / groups; }
   int64_t head_of(size_t i) const { return static_cast<int64_t>(i) % groups; }
 
-  // Where the record holds a problem's states, and how many: one per kBlock tokens (causal), or one.
+  // Where the record holds a problem's states: one per kBlock tokens and the last (causal), or one.
   size_t record_states_offset(size_t i) const { return state_offsets[i]; }
   size_t record_floats() const { return state_offsets.back(); }
 
-  // Adds the map's parameter gradients of all problems, in their order.
-  void reduce_map_gradients(const FeatureMap& map, const MapGradients& gradients) const;
-
   const char* function;
   Reach reach;
+  bool packed_sequences;  // cu_seqlens: every token belongs to a sequence
   int64_t batch, queries, heads, keys, groups, value_dim;
   std::vector<Sequence> sequences;
   std::vector<LinearProblem> problems;
@@ -52,7 +50,6 @@ class LinearPlan {
   std::vector<QueryHead> query_heads;
   std::vector<size_t> denominator_offsets;  // of query head i in the record
   std::vector<size_t> state_offsets;        // of problem i in the record, and the end
-  std::vector<float> map_sums;
 };
 
 // States in the kernels' layout, one per slot.
@@ -65,6 +62,23 @@ class StateSlots {
   size_t slots_, floats_;
   Scratch memory_;
 };
+
+// Part of a problem.
+struct Segment {
+  size_t problem;
+  size_t begin, end;
+  bool first, last;
+};
+
+// How the sequences are cut into tasks: by shapes and options alone, so that results do not depend on the number of threads.
+std::vector<Segment> causal_segments(const LinearPlan& plan, const AttentionOptions& options);
+std::vector<Segment> fold_segments(const LinearPlan& plan);  // keys that are only folded
+std::vector<Segment> read_segments(const LinearPlan& plan);  // queries that only read
+
+// Between problem i of a plan and its part of a State.
+void require_state(const LinearPlan& plan, const FeatureMap& map, const char* argument, const StateShape& found);
+void load_state(const LinearPlan& plan, size_t i, const State& state, PackedState& packed);
+void save_state(const LinearPlan& plan, size_t i, const PackedState& packed, State& state);
 
 }  // namespace raffia
 

@@ -6,13 +6,74 @@
 namespace raffia {
 namespace {
 
+constexpr size_t kFoldSegment = 2048;  // keys per task where they are only folded
+constexpr size_t kReadSegment = 1024;  // queries per task where they only read
+
+// Causal segments cost up to half again as much work: they pay where a single sequence and head must feed several threads.
+constexpr size_t kLeastSegmented = 8192;
+constexpr size_t kSegments = 8;
+
 size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
+
+size_t segment_length(const LinearPlan& plan, const AttentionOptions& options, size_t length) {
+  if (options.segment > 0) return round_up(static_cast<size_t>(options.segment), kBlock);
+  if (options.segment < 0 || plan.size() > 1 || length < kLeastSegmented) return std::max(length, size_t{1});
+  return round_up((length + kSegments - 1) / kSegments, kBlock);
+}
+
+std::vector<Segment> cut(const LinearPlan& plan, const auto& length_of, const auto& segment_of) {
+  std::vector<Segment> segments;
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const size_t length = length_of(plan[i]), step = segment_of(length);
+    for (size_t begin = 0; begin < std::max(length, size_t{1}); begin += step) {
+      segments.push_back({i, begin, std::min(begin + step, length), begin == 0, begin + step >= length});
+    }
+  }
+  return segments;
+}
 
 }  // namespace
 
+std::vector<Segment> causal_segments(const LinearPlan& plan, const AttentionOptions& options) {
+  return cut(
+      plan, [](const LinearProblem& p) { return p.length; }, [&](size_t length) { return segment_length(plan, options, length); });
+}
+
+std::vector<Segment> fold_segments(const LinearPlan& plan) {
+  return cut(
+      plan, [](const LinearProblem& p) { return p.length; }, [](size_t) { return kFoldSegment; });
+}
+
+std::vector<Segment> read_segments(const LinearPlan& plan) {
+  return cut(
+      plan, [](const LinearProblem& p) { return p.query_length; }, [](size_t) { return kReadSegment; });
+}
+
+void require_state(const LinearPlan& plan, const FeatureMap& map, const char* argument, const StateShape& found) {
+  const StateShape expected{static_cast<int64_t>(plan.sequences.size()), map.heads(), map.features(), plan.value_dim};
+  require(found == expected,
+          "{}: {} has shape [{}, {}, {}, {}], expected [{}, {}, {}, {}] (sequences, heads and features of the map, dim of v)",
+          plan.function, argument, found.batch, found.heads, found.features, found.value_dim, expected.batch, expected.heads,
+          expected.features, expected.value_dim);
+}
+
+void load_state(const LinearPlan& plan, size_t i, const State& state, PackedState& packed) {
+  const int64_t n = plan.sequence_of(i), g = plan.head_of(i);
+  pack_state(state.sums(n, g).data(), state.normaliser(n, g).data(), plan[i], packed);
+  packed.mass = static_cast<double>(state.mass(n, g));
+  packed.log_decay = static_cast<double>(state.log_decay(n, g));
+}
+
+void save_state(const LinearPlan& plan, size_t i, const PackedState& packed, State& state) {
+  const int64_t n = plan.sequence_of(i), g = plan.head_of(i);
+  unpack_state(packed, plan[i], state.sums(n, g).data(), state.normaliser(n, g).data());
+  state.mass(n, g) = static_cast<float>(packed.mass);
+  state.log_decay(n, g) = static_cast<float>(packed.log_decay);
+}
+
 LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views, const FeatureMap& map,
                        const AttentionOptions& options)
-    : function(name), reach(how_far) {
+    : function(name), reach(how_far), packed_sequences(!options.layout.cu_seqlens.empty()) {
   // A fold has no queries and a read no keys: shapes come from what is there.
   const bool has_queries = !views.q.absent() || views.k.absent(), has_keys = !views.k.absent() || views.q.absent();
   const View4& some = has_keys ? views.k : views.q;
@@ -91,12 +152,12 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
       denominator_offsets.push_back(record);
       record += static_cast<size_t>(s.queries);
     }
-    if (options.layout.cu_seqlens.empty() && !views.out.absent()) fill_rest(views.out, s.batch, s.queries);
+    if (!packed_sequences) fill_rest(views.out, s.batch, s.queries);
   }
   record = round_up(record, kChunk);
   for (const LinearProblem& problem : problems) {
     state_offsets.push_back(record);
-    record += problem.state_floats() * (reach == Reach::causal ? (problem.length + kBlock - 1) / kBlock : 1);
+    record += problem.state_floats() * (reach == Reach::causal ? (problem.length + kBlock - 1) / kBlock + 1 : 1);
     scratch_floats = std::max(scratch_floats, linear_scratch_floats(problem));
   }
   state_offsets.push_back(record);
@@ -107,6 +168,46 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
       query_heads[i].denominators = options.record.data() + denominator_offsets[i];
     }
   }
+}
+
+void LinearPlan::attach(const AttentionGradients& gradients, std::span<const float> record) {
+  require(record.size() >= record_floats(), "{}: record has {} floats, expected {} (record_size)", function, record.size(),
+          record_floats());
+  const auto require_like = [&](const char* argument, const MutView4& view, const Extents<4>& shape, const char* why) {
+    if (view.absent()) return;
+    require_dtype(function, argument, view, {DType::f32, DType::bf16});
+    require_shape(function, argument, view, shape, why);
+  };
+  const int64_t dim = problems.empty() ? gradients.q.extent(3) : static_cast<int64_t>(problems[0].map.dim);
+  require_like("gradients.q", gradients.q, {batch, queries, heads, dim}, "shape of q");
+  require_like("gradients.k", gradients.k, {batch, keys, groups, dim}, "shape of k");
+  require_like("gradients.v", gradients.v, {batch, keys, groups, value_dim}, "shape of v");
+  if (!gradients.gate_logits.absent()) {
+    require_dtype(function, "gradients.gate_logits", gradients.gate_logits, {DType::f32, DType::bf16});
+    require_shape(function, "gradients.gate_logits", gradients.gate_logits, {batch, keys, groups}, "batch, length and heads of k");
+  }
+  for (size_t n = 0; n < sequences.size(); ++n) {
+    const Sequence& s = sequences[n];
+    for (int64_t g = 0; g < groups; ++g) {
+      LinearProblem& problem = problems[n * static_cast<size_t>(groups) + static_cast<size_t>(g)];
+      problem.dk = rows_of<MutRows>(gradients.k, s.batch, s.first_key, g);
+      problem.dv = rows_of<MutRows>(gradients.v, s.batch, s.first_key, g);
+      problem.dgate = column_of<MutRows>(gradients.gate_logits, s.batch, s.first_key, g);
+    }
+    for (int64_t h = 0; h < heads; ++h) {
+      const size_t i = n * static_cast<size_t>(heads) + static_cast<size_t>(h);
+      query_heads[i].dq = rows_of<MutRows>(gradients.q, s.batch, s.first_query, h);
+      query_heads[i].forward_denominators = record.data() + denominator_offsets[i];
+    }
+    if (!packed_sequences) {
+      fill_rest(gradients.q, s.batch, s.queries);
+      fill_rest(gradients.k, s.batch, s.keys);
+      fill_rest(gradients.v, s.batch, s.keys);
+      fill_rest(gradients.gate_logits, s.batch, s.keys, 0.0f);
+    }
+  }
+  scratch_floats = 0;
+  for (const LinearProblem& problem : problems) scratch_floats = std::max(scratch_floats, linear_backward_scratch_floats(problem));
 }
 
 StateSlots::StateSlots(const LinearPlan& plan, size_t slots)

@@ -27,7 +27,7 @@ struct MapParams {
   float input_scale, output_scale, shift;
 };
 
-// Gradients of a map's parameters, summed lane by lane over the chunks of one task: [.., 16].
+// Gradients of a map's parameters, summed lane by lane over the chunks of one task: [.., 16]. Null where nobody wants them.
 struct MapSums {
   float* sigma = nullptr;   // [d, 16]
   float* weight = nullptr;  // panels [ceil(d / 16)][F][16]
@@ -90,8 +90,9 @@ void copy_state(const LinearProblem& problem, const PackedState& from, PackedSta
 // later = earlier followed by later.
 void compose_states(const LinearProblem& problem, const PackedState& earlier, PackedState& later);
 
-// Floats of scratch that any of the functions below needs.
+// Floats of scratch that the forward functions below need, and the backward ones.
 size_t linear_scratch_floats(const LinearProblem& problem);
+size_t linear_backward_scratch_floats(const LinearProblem& problem);
 
 // Causal forward over tokens [begin, end): reads `state` and leaves it after the last token. `record`, if not null, receives the
 // packed state at every kBlock tokens from `begin`, which is a multiple of kBlock.
@@ -104,10 +105,10 @@ void fold(const LinearProblem& problem, size_t begin, size_t end, PackedState& s
 // Queries [begin, end) read `state`.
 void read(const LinearProblem& problem, size_t begin, size_t end, const PackedState& state, float* scratch, ClampCount& clamps);
 
-// Causal backward over tokens [begin, end), from the states of `record` (the record of token `begin` first): `gradient` is that of the
-// state after `end` and is left as that of the state before `begin`; `final_state` is the state after `end`.
-void causal_backward(const LinearProblem& problem, size_t begin, size_t end, const float* record, const PackedState& final_state,
-                     PackedState& gradient, float* scratch);
+// Causal backward over tokens [begin, end). `record` holds the state at `begin`, then every kBlock tokens, last the one at `end`;
+// `gradient` is that of the state at `end` and is left as that of the state at `begin`.
+void causal_backward(const LinearProblem& problem, size_t begin, size_t end, const float* record, PackedState& gradient,
+                     float* scratch);
 
 // The part of the state's gradient that tokens [begin, end) add, folded from the end: the first pass of a parallel backward.
 // Adds to `gradient` as it decays; its log_decay accumulates.

@@ -107,6 +107,11 @@ struct Tile {
     head.scale(hn::Set(Tag(), *factors));
     tail.scale_rows(factors + 1);
   }
+  // Column j of every row times factors[j].
+  HWY_INLINE void scale_columns(const Row& factors) {
+    head.multiply_elements(factors);
+    tail.scale_columns(factors);
+  }
   HWY_INLINE void multiply_elements(const float* HWY_RESTRICT c, size_t ldc) {
     Row row;
     row.load(c);
@@ -139,6 +144,7 @@ struct Tile<0> {
   HWY_INLINE void store(float*, size_t) const {}
   HWY_INLINE void scale(Vec) {}
   HWY_INLINE void scale_rows(const float*) {}
+  HWY_INLINE void scale_columns(const Row&) {}
   HWY_INLINE void multiply_elements(const float*, size_t) {}
   template <class RowStride>
   HWY_INLINE void add_outer(const float*, RowStride, const Row&) {}
@@ -300,8 +306,8 @@ HWY_INLINE void pack(const Chunk& chunk, size_t columns, float* HWY_RESTRICT out
   }
 }
 
-// out[t] = scale[t] * in[t] for each of the 16 rows of every panel.
-HWY_INLINE void scale_panel_rows(const float* HWY_RESTRICT in, const float* HWY_RESTRICT scale, size_t panels, float* HWY_RESTRICT out) {
+// out[t] = scale[t] * in[t] for each of the 16 rows of every panel; `in` may be `out`.
+HWY_INLINE void scale_panel_rows(const float* in, const float* scale, size_t panels, float* out) {
   for (size_t p = 0; p < panels; ++p) {
     for (size_t t = 0; t < kPanel; ++t) {
       Row row;

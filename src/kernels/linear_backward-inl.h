@@ -1,0 +1,406 @@
+// Gradients of linear attention, in the chunks of linear-inl.h.
+//
+// With dY the gradient of Y = phi(q)^T [S, z] (dO / den, and -(dO . o) / den for the denominator; the latter 0 where it was clamped) and
+// dS that of the state after the chunk:
+//
+//   B       = (dY [V, 1]^T) o M                                  [16, 16]
+//   dPhiQ^T = (S dY^T) diag(e) + PhiK^T B^T                      needs the state before the chunk: from left to right
+//   dPhiK^T = (dS [V, 1]^T) diag(w) + PhiQ^T B                   needs dS: from right to left
+//   dV      = diag(w) PhiK dS + A^T dY
+//   dS     <- e_16 dS + PhiQ^T diag(e) dY
+//
+// A block of 128 tokens is done at once: left to right from the recorded state at its start (features, dPhiQ and B of its 8 chunks, which
+// stay in L2), then right to left. So features are computed once and neither they nor states are stored for the whole length.
+//
+// Gate: with h_t = phi(q_t) . dphi(q_t) and r_t = phi(k_t) . dphi(k_t), the gradient of log g_t is sum_{s >= t} (h_s - r_s) up to the end of
+// the block plus <S, dS> there; in double, and restarted in every block, so that nothing accumulates over the length.
+
+#if defined(RAFFIA_KERNELS_LINEAR_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RAFFIA_KERNELS_LINEAR_BACKWARD_INL_H_
+#undef RAFFIA_KERNELS_LINEAR_BACKWARD_INL_H_
+#else
+#define RAFFIA_KERNELS_LINEAR_BACKWARD_INL_H_
+#endif
+
+#include "kernels/linear-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace raffia {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr size_t kBlockChunks = kBlock / kPanel;
+constexpr size_t kSquare = kPanel * kPanel;
+
+struct BackwardBuffers {
+  BackwardBuffers(Arena& arena, const LinearProblem& problem)
+      : features(problem.map.features),
+        panels(problem.panels()),
+        group(problem.group),
+        chunk(arena, problem, group * kBlockChunks, kBlockChunks),
+        x_k(arena.take(kBlockChunks * problem.map.dim * kPanel)),
+        inverse_norm_k(arena.take(kBlockChunks * kPanel)),
+        b(arena.take(kBlockChunks * group * kSquare)),
+        b_transposed(arena.take(kSquare)),
+        mix_transposed(arena.take(kSquare)),
+        dden(arena.take(kBlockChunks * group * kPanel)),
+        dphi(arena.take(features * kPanel)),
+        dx(arena.take((problem.map.dim + kPanel) * kPanel)),
+        packed_x(arena.take(kSquare)),
+        out(arena.take(panels * kSquare)),
+        dy(arena.take(group * panels * kSquare)),
+        dy_reach(arena.take(group * panels * kSquare)),
+        dy_transposed(arena.take(panels * kSquare)),
+        v_transposed(arena.take(panels * kSquare)),
+        row_products(arena.take(kSquare)),
+        rows(arena.take(kPanel * HWY_MAX(panels * kPanel, problem.map.dim + kPanel))) {}
+
+  float* phi_q(size_t c, size_t g) const { return chunk.phi_q + (c * group + g) * features * kPanel; }
+  float* phi_k(size_t c) const { return chunk.phi_k + c * features * kPanel; }
+
+  size_t features, panels, group;
+  ChunkBuffers chunk;     // phi_q for [8][group], phi_k for [8] chunks
+  float* x_k;             // [8][d, 16]
+  float* inverse_norm_k;  // [8][16]
+  float* b;               // [8][group][16, 16]
+  float* b_transposed;    // [16, 16]
+  float* mix_transposed;  // [16, 16]
+  float* dden;            // [8][group][16]: gradient of the denominator
+  float* dphi;            // [F, 16]
+  float* dx;              // [d, 16], and a panel more to transpose from
+  float* packed_x;        // [16, 16]
+  float* out;             // [P][16, 16]
+  float* dy;              // [group][P][16, 16]
+  float* dy_reach;        // the same, rows times e
+  float* dy_transposed;   // [16 P, 16]
+  float* v_transposed;    // [16 P, 16]
+  float* row_products;    // [16, 16]
+  float* rows;            // [16, max(16 P, d + 16)] on their way out
+};
+
+// x^T [columns, 16] to rows of `out`. `x` has room for a panel more than `columns` rows.
+HWY_INLINE void put_columns(const MutRows& out, size_t first, size_t count, const bool* valid, size_t columns, const float* x,
+                            float* rows) {
+  const size_t blocks = (columns + kPanel - 1) / kPanel, ld = blocks * kPanel;
+  alignas(64) float square[kSquare];
+  for (size_t p = 0; p < blocks; ++p) {
+    transpose(block_rows(x + p * kSquare, kPanel), kPanel, square);
+    for (size_t t = 0; t < kPanel; ++t) {
+      Row row;
+      row.load(square + t * kPanel);
+      row.store(rows + t * ld + p * kPanel);
+    }
+  }
+  put_rows(out, first, count, valid, columns, rows, ld);
+}
+
+// Rows past `columns` up to the next panel.
+HWY_INLINE void zero_last_rows(float* x, size_t columns) {
+  std::fill_n(x + columns * kPanel, (kPanel - columns % kPanel) % kPanel * kPanel, 0.0f);
+}
+
+// dY of a chunk: `dy` [P][16, 16], and if wanted its transpose [16 P, 16] and the gradient of the denominators [16].
+HWY_INLINE void load_output_gradient(const LinearProblem& problem, const QueryHead& head, size_t first, size_t count, const bool* valid,
+                                     const BackwardBuffers& buffers, float* dy, float* dy_transposed, float* dden) {
+  const Tag d;
+  alignas(64) float inverse[kPanel], unclamped[kPanel];
+  for (size_t t = 0; t < kPanel; ++t) {
+    const float recorded = t < count ? head.forward_denominators[first + t] : 0.0f;
+    inverse[t] = recorded == 0.0f ? 0.0f : 1.0f / std::abs(recorded);
+    unclamped[t] = recorded > 0.0f ? -1.0f : 0.0f;
+  }
+  const size_t columns = problem.value_dim;
+  const Chunk dout = gather(head.dout, first, valid, columns, buffers.chunk.zeros, buffers.chunk.value_staging);
+  if (dy_transposed != nullptr) {
+    transpose(dout, columns, dy_transposed);
+    zero_last_rows(dy_transposed, columns);
+    for_lanes([&](size_t lane) HWY_ATTR { scale_columns(dy_transposed, columns, lane, hn::LoadU(d, inverse + lane)); });
+  }
+  pack(dout, columns, dy);
+  scale_panel_rows(dy, inverse, buffers.panels, dy);
+  if (dden == nullptr) return;
+  pack(gather(head.forward_out, first, valid, columns, buffers.chunk.zeros, buffers.chunk.value_staging), columns, buffers.out);
+  for (size_t t = 0; t < kPanel; ++t) {
+    for_lanes([&](size_t lane) HWY_ATTR {
+      Vec sum = hn::Zero(d);
+      for (size_t p = 0; p < buffers.panels; ++p) {
+        const size_t at = p * kSquare + t * kPanel + lane;
+        sum = hn::MulAdd(hn::LoadU(d, dy + at), hn::LoadU(d, buffers.out + at), sum);
+      }
+      hn::StoreU(sum, d, buffers.row_products + t * kPanel + lane);
+    });
+  }
+  alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  std::fill_n(dden, kPanel, 0.0f);
+  row_dots(kPanel, buffers.row_products, kOnes, 0.0f, dden);
+  for_lanes([&](size_t lane) HWY_ATTR {
+    hn::StoreU(hn::Mul(hn::LoadU(d, dden + lane), hn::LoadU(d, unclamped + lane)), d, dden + lane);
+  });
+}
+
+// dphi [F, 16] = ([S, z] [X; extra]) diag(lanes) + sum over g of phi_g [F, 16] square_g [16, 16]: the shape of both dPhiQ^T and dPhiK^T.
+HWY_INLINE void feature_gradient(size_t features, size_t panels, const PackedState& state, const float* x, const float* extra,
+                                 const float* lanes, size_t group, const float* phi, size_t phi_step, const float* squares,
+                                 float* HWY_RESTRICT dphi) {
+  Row extra_row, lane_row;
+  extra_row.load(extra);
+  lane_row.load(lanes);
+  for_tiles(features, [&](size_t m, auto shape) HWY_ATTR {
+    auto tile = shape.zero();
+    for (size_t p = 0; p < panels; ++p) {
+      tile.multiply(kPanel, state.sums + (p * features + m) * kPanel, PanelStride(), UnitStride(), x + p * kSquare, kPanel);
+    }
+    tile.add_outer(state.normaliser + m, UnitStride(), extra_row);
+    tile.scale_columns(lane_row);
+    for (size_t g = 0; g < group; ++g) {
+      tile.multiply(kPanel, phi + g * phi_step + m * kPanel, PanelStride(), UnitStride(), squares + g * kSquare, kPanel);
+    }
+    tile.store(dphi + m * kPanel, kPanel);
+  });
+}
+
+// <S, dS> of sums and normaliser, in double.
+HWY_INLINE double inner_product(const LinearProblem& problem, const float* state, const PackedState& gradient) {
+  const Tag d;
+  const size_t floats = problem.state_floats() / kPanel * kPanel;
+  double total = 0;
+  // Sums of 16 lanes x 64 in fp32, then in double.
+  for (size_t i = 0; i < floats; i += 64 * kPanel) {
+    Vec sum = hn::Zero(d);
+    const size_t end = HWY_MIN(floats, i + 64 * kPanel);
+    for (size_t j = i; j < end; j += kLanes) sum = hn::MulAdd(hn::LoadU(d, state + j), hn::LoadU(d, gradient.sums + j), sum);
+    alignas(64) float lanes[kPanel];
+    hn::StoreU(sum, d, lanes);
+    for (size_t j = 0; j < kLanes; ++j) total += static_cast<double>(lanes[j]);
+  }
+  for (size_t i = floats; i < problem.state_floats(); ++i) {
+    total += static_cast<double>(state[i]) * static_cast<double>(gradient.sums[i]);
+  }
+  return total;
+}
+
+// Left to right over a block: dq, and what the way back needs.
+HWY_INLINE void block_forward(const LinearProblem& problem, size_t begin, size_t end, PackedState& state, const BackwardBuffers& buffers,
+                              Gates* gates, float* h) {
+  const Tag d;
+  const size_t features = buffers.features, panels = buffers.panels, dim = problem.map.dim;
+  for (size_t c = 0; begin + c * kPanel < end; ++c) {
+    const size_t first = begin + c * kPanel, count = HWY_MIN(kPanel, end - first);
+    Gates& gate = gates[c];
+    load_gates(problem, first, end, gate);
+    float* phi_k = buffers.phi_k(c);
+    chunk_features(problem.map, problem.k, first, gate.valid, buffers.chunk, buffers.x_k + c * dim * kPanel,
+                   buffers.inverse_norm_k + c * kPanel, phi_k);
+    pack(gather(problem.v, first, gate.valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging), problem.value_dim,
+         buffers.chunk.v);
+    transpose(block_rows(gate.mix[0], kPanel), kPanel, buffers.mix_transposed);
+    std::fill_n(h + c * kPanel, kPanel, 0.0f);
+    for (size_t g = 0; g < problem.group; ++g) {
+      const QueryHead& head = problem.heads[g];
+      float* phi_q = buffers.phi_q(c, g);
+      float* dden = buffers.dden + (c * problem.group + g) * kPanel;
+      chunk_features(problem.map, head.q, first, gate.valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm, phi_q);
+      load_output_gradient(problem, head, first, count, gate.valid, buffers, buffers.dy, buffers.dy_transposed, dden);
+      // B^T [i, t] = (V_i . dY_t + dden_t) M_ti
+      for_tiles(kPanel, [&](size_t m, auto shape) HWY_ATTR {
+        auto tile = shape.load(dden, 0);
+        for (size_t p = 0; p < panels; ++p) {
+          tile.multiply(kPanel, buffers.chunk.v + p * kSquare + m * kPanel, PanelStride(), UnitStride(),
+                        buffers.dy_transposed + p * kSquare, kPanel);
+        }
+        tile.multiply_elements(buffers.mix_transposed + m * kPanel, kPanel);
+        tile.store(buffers.b_transposed + m * kPanel, kPanel);
+      });
+      transpose(block_rows(buffers.b_transposed, kPanel), kPanel, buffers.b + (c * problem.group + g) * kSquare);
+      feature_gradient(features, panels, state, buffers.dy_transposed, dden, gate.reach, 1, phi_k, 0, buffers.b_transposed, buffers.dphi);
+      for_lanes([&](size_t lane) HWY_ATTR {
+        float* sum = h + c * kPanel + lane;
+        hn::StoreU(hn::Add(hn::LoadU(d, sum), column_dots(phi_q, buffers.dphi, features, lane)), d, sum);
+      });
+      map_features_backward(problem.map, buffers.chunk.x, buffers.chunk.inverse_norm, phi_q, buffers.dphi, problem.map_sums,
+                            buffers.packed_x, buffers.dx);
+      if (head.dq.data != nullptr) put_columns(head.dq, first, count, gate.valid, dim, buffers.dx, buffers.rows);
+    }
+    if (first + kPanel >= end) break;  // the state after the block is not needed
+    scale_panel_rows(buffers.chunk.v, gate.weights(), panels, buffers.chunk.weighted_v);
+    for (size_t p = 0; p < panels; ++p) {
+      update_panel(features, gate.decay(), 1, phi_k, buffers.chunk.weighted_v + p * kSquare, 0, state.sums + p * features * kPanel);
+    }
+    row_dots(features, phi_k, gate.weights(), gate.decay(), state.normaliser);
+  }
+}
+
+// dS <- decay dS + sum over g of PhiQ^T diag(e) dY, and dz likewise. `dy` [group][P][16, 16] is scaled into dy_reach.
+HWY_INLINE void update_gradient(const BackwardBuffers& buffers, size_t c, float decay, const float* reach, PackedState& gradient) {
+  const Tag d;
+  for (size_t g = 0; g < buffers.group; ++g) {
+    const size_t at = g * buffers.panels * kSquare;
+    scale_panel_rows(buffers.dy + at, reach, buffers.panels, buffers.dy_reach + at);
+  }
+  for (size_t p = 0; p < buffers.panels; ++p) {
+    update_panel(buffers.features, decay, buffers.group, buffers.phi_q(c, 0), buffers.dy_reach + p * kSquare, buffers.panels * kSquare,
+                 gradient.sums + p * buffers.features * kPanel);
+  }
+  for (size_t g = 0; g < buffers.group; ++g) {
+    alignas(64) float weights[kPanel];
+    const float* dden = buffers.dden + (c * buffers.group + g) * kPanel;
+    for_lanes([&](size_t lane) HWY_ATTR {
+      hn::StoreU(hn::Mul(hn::LoadU(d, dden + lane), hn::LoadU(d, reach + lane)), d, weights + lane);
+    });
+    row_dots(buffers.features, buffers.phi_q(c, g), weights, g == 0 ? decay : 1.0f, gradient.normaliser);
+  }
+}
+
+// dv rows of a chunk: diag(w) PhiK dS + sum over g of A_g^T dY_g. `scores` [group][16, 16], null for none.
+HWY_INLINE void value_gradient(const LinearProblem& problem, size_t first, size_t count, const bool* valid, const float* weights,
+                               const float* phi_k, const PackedState& gradient, const float* scores, const BackwardBuffers& buffers) {
+  const size_t ld = buffers.panels * kPanel;
+  for (size_t p = 0; p < buffers.panels; ++p) {
+    for_tiles(kPanel, [&](size_t m, auto shape) HWY_ATTR {
+      auto tile = shape.zero();
+      tile.multiply(buffers.features, phi_k + m, UnitStride(), PanelStride(), gradient.sums + p * buffers.features * kPanel, kPanel);
+      tile.scale_rows(weights + m);
+      for (size_t g = 0; scores != nullptr && g < buffers.group; ++g) {  // row i of A^T begins at t = i
+        tile.multiply(kPanel - m, scores + g * kSquare + m * kPanel + m, UnitStride(), PanelStride(),
+                      buffers.dy + (g * buffers.panels + p) * kSquare + m * kPanel, kPanel);
+      }
+      tile.store(buffers.rows + p * kPanel + m * ld, ld);
+    });
+  }
+  put_rows(problem.dv, first, count, valid, problem.value_dim, buffers.rows, ld);
+}
+
+// Right to left over a block: dk, dv, dgate and dS. `suffix` is the gradient of log g summed so far, <S, dS> at the end of the block first.
+HWY_INLINE void block_backward(const LinearProblem& problem, size_t begin, size_t end, PackedState& gradient,
+                               const BackwardBuffers& buffers, const Gates* gates, const float* h, double suffix) {
+  const Tag d;
+  const size_t features = buffers.features, panels = buffers.panels, dim = problem.map.dim;
+  alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  for (size_t c = (end - begin + kPanel - 1) / kPanel; c-- > 0;) {
+    const size_t first = begin + c * kPanel, count = HWY_MIN(kPanel, end - first);
+    const Gates& gate = gates[c];
+    const float* phi_k = buffers.phi_k(c);
+    transpose(gather(problem.v, first, gate.valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging),
+              problem.value_dim, buffers.v_transposed);
+    zero_last_rows(buffers.v_transposed, problem.value_dim);
+    for (size_t g = 0; g < problem.group; ++g) {
+      load_output_gradient(problem, problem.heads[g], first, count, gate.valid, buffers, buffers.dy + g * panels * kSquare, nullptr,
+                           nullptr);
+      chunk_scores(features, buffers.phi_q(c, g), phi_k, gate, buffers.chunk.scores + g * kSquare);
+    }
+    if (problem.dv.data != nullptr) {
+      value_gradient(problem, first, count, gate.valid, gate.weights(), phi_k, gradient, buffers.chunk.scores, buffers);
+    }
+    feature_gradient(features, panels, gradient, buffers.v_transposed, kOnes, gate.weights(), problem.group, buffers.phi_q(c, 0),
+                     features * kPanel, buffers.b + c * problem.group * kSquare, buffers.dphi);
+    alignas(64) float r[kPanel];
+    for_lanes([&](size_t lane) HWY_ATTR { hn::StoreU(column_dots(phi_k, buffers.dphi, features, lane), d, r + lane); });
+    map_features_backward(problem.map, buffers.x_k + c * dim * kPanel, buffers.inverse_norm_k + c * kPanel, phi_k, buffers.dphi,
+                          problem.map_sums, buffers.packed_x, buffers.dx);
+    if (problem.dk.data != nullptr) put_columns(problem.dk, first, count, gate.valid, dim, buffers.dx, buffers.rows);
+    if (problem.dgate.data != nullptr) {
+      for (size_t t = count; t-- > 0;) {
+        float dgate = 0.0f;
+        if (gate.valid[t]) {
+          suffix += static_cast<double>(h[c * kPanel + t]) - static_cast<double>(r[t]);
+          dgate = static_cast<float>(static_cast<double>(gate.write[t]) * suffix - static_cast<double>(gate.keep[t]) * r[t]);
+        }
+        problem.dgate.set(first + t, 0, dgate);
+      }
+    }
+    update_gradient(buffers, c, gate.decay(), gate.reach, gradient);
+  }
+}
+
+HWY_NOINLINE void causal_backward(const LinearProblem& problem, size_t begin, size_t end, const float* record, PackedState& gradient,
+                                  float* scratch) {
+  Arena arena(scratch);
+  const BackwardBuffers buffers(arena, problem);
+  PackedState state(arena.take(problem.state_floats()), problem);
+  Gates gates[kBlockChunks];
+  alignas(64) float h[kBlock];
+  for (size_t block = (end - begin + kBlock - 1) / kBlock; block-- > 0;) {
+    const float* before = record + block * problem.state_floats();
+    const float* after = before + problem.state_floats();
+    const size_t first = begin + block * kBlock, last = HWY_MIN(first + kBlock, end);
+    const double suffix = problem.dgate.data == nullptr ? 0.0 : inner_product(problem, after, gradient);
+    std::copy_n(before, problem.state_floats(), state.sums);
+    block_forward(problem, first, last, state, buffers, gates, h);
+    block_backward(problem, first, last, gradient, buffers, gates, h, suffix);
+  }
+}
+
+HWY_NOINLINE void fold_gradient(const LinearProblem& problem, size_t begin, size_t end, PackedState& gradient, float* scratch) {
+  Arena arena(scratch);
+  const BackwardBuffers buffers(arena, problem);
+  for (size_t c = (end - begin + kPanel - 1) / kPanel; c-- > 0;) {
+    const size_t first = begin + c * kPanel, count = HWY_MIN(kPanel, end - first);
+    Gates gate;
+    load_gates(problem, first, end, gate);
+    for (size_t g = 0; g < problem.group; ++g) {
+      const QueryHead& head = problem.heads[g];
+      chunk_features(problem.map, head.q, first, gate.valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm,
+                     buffers.phi_q(0, g));
+      load_output_gradient(problem, head, first, count, gate.valid, buffers, buffers.dy + g * buffers.panels * kSquare, nullptr,
+                           buffers.dden + g * kPanel);
+    }
+    update_gradient(buffers, 0, gate.decay(), gate.reach, gradient);
+    gradient.log_decay += gate.log_decay;
+  }
+}
+
+HWY_NOINLINE void read_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& state, PackedState& gradient,
+                                float* scratch) {
+  Arena arena(scratch);
+  const BackwardBuffers buffers(arena, problem);
+  alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  for (size_t first = begin; first < end; first += kPanel) {
+    const size_t count = HWY_MIN(kPanel, end - first);
+    bool valid[kPanel];
+    for (size_t t = 0; t < kPanel; ++t) valid[t] = t < count;
+    for (size_t g = 0; g < problem.group; ++g) {
+      const QueryHead& head = problem.heads[g];
+      float* dden = buffers.dden + g * kPanel;
+      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm, buffers.phi_q(0, g));
+      load_output_gradient(problem, head, first, count, valid, buffers, buffers.dy + g * buffers.panels * kSquare, buffers.dy_transposed,
+                           dden);
+      feature_gradient(buffers.features, buffers.panels, state, buffers.dy_transposed, dden, kOnes, 0, nullptr, 0, nullptr, buffers.dphi);
+      map_features_backward(problem.map, buffers.chunk.x, buffers.chunk.inverse_norm, buffers.phi_q(0, g), buffers.dphi, problem.map_sums,
+                            buffers.packed_x, buffers.dx);
+      if (head.dq.data != nullptr) put_columns(head.dq, first, count, valid, problem.map.dim, buffers.dx, buffers.rows);
+    }
+    update_gradient(buffers, 0, 1.0f, kOnes, gradient);
+  }
+}
+
+HWY_NOINLINE void fold_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& gradient, float* scratch) {
+  Arena arena(scratch);
+  const BackwardBuffers buffers(arena, problem);
+  alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  for (size_t first = begin; first < end; first += kPanel) {
+    const size_t count = HWY_MIN(kPanel, end - first);
+    bool valid[kPanel];
+    load_valid(problem, first, end, valid);
+    alignas(64) float weights[kPanel];
+    for (size_t t = 0; t < kPanel; ++t) weights[t] = valid[t] ? 1.0f : 0.0f;
+    float* phi_k = buffers.phi_k(0);
+    chunk_features(problem.map, problem.k, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm, phi_k);
+    transpose(gather(problem.v, first, valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging), problem.value_dim,
+              buffers.v_transposed);
+    zero_last_rows(buffers.v_transposed, problem.value_dim);
+    if (problem.dv.data != nullptr) {
+      value_gradient(problem, first, count, valid, weights, phi_k, gradient, nullptr, buffers);
+    }
+    feature_gradient(buffers.features, buffers.panels, gradient, buffers.v_transposed, kOnes, weights, 0, nullptr, 0, nullptr,
+                     buffers.dphi);
+    map_features_backward(problem.map, buffers.chunk.x, buffers.chunk.inverse_norm, phi_k, buffers.dphi, problem.map_sums,
+                          buffers.packed_x, buffers.dx);
+    if (problem.dk.data != nullptr) put_columns(problem.dk, first, count, valid, problem.map.dim, buffers.dx, buffers.rows);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace raffia
+HWY_AFTER_NAMESPACE();
+
+#endif
