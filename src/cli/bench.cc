@@ -39,16 +39,11 @@ FeatureMap random_relu_map(const BenchShape& shape) {
   return FeatureMap::relu({weight.data(), weight_shape}, {bias.data(), {shape.kv_heads, shape.random_features}});
 }
 
-std::string title_of(const Record& record) {
-  return fmt::format("{} {} {} at length {}, {} thread{}", record.op, record.pass, record.input, record.length, record.threads,
-                     record.threads == 1 ? "" : "s");
-}
-
 // One run of each case in a process of its own. The figure is clean only while this process is small and has no threads.
 void measure_memory(std::vector<BenchGroup>& groups, Progress& progress) {
   for (BenchGroup& group : groups) {
+    progress.begin(fmt::format("memory at length {}", group.length));
     for (BenchCase& bench : group.cases) {
-      progress.begin("memory of " + title_of(bench.record));
       bench.record.peak_rss_bytes = peak_rss_of([&bench] {
         const std::unique_ptr<Executor> executor = make_thread_pool(static_cast<int>(bench.record.threads));
         bench.prepare (*executor)();
@@ -130,12 +125,12 @@ void add_bench_flags(CLI::App& app, BenchOptions& options) {
   add_positive(app, "--repeats", options.repeats, "Turns of each contender; the best counts");
   add_name(app, "--dtype", kDTypes, shape.dtype, "Elements of inputs and outputs: f32, bf16");
   add_name(app, "--layout", kLayouts, shape.layout, "Order of axes in memory: bthd, bhtd");
-  app.add_option("--seed", shape.seed, "Seed of the data and the map")->type_name("N")->default_str("0");
+  add_seed(app, "--seed", shape.seed, "Seed of the data and the map");
   app.add_option_function<std::string>(
          "--isa", [&options](const std::string& text) { options.isa = parse_name("--isa", text, kIsas); },
          "Widest instruction set to use (default: the widest there is)")
       ->type_name("NAME");
-  app.add_flag("--no-softmax{false}", options.softmax, "Do not measure softmax; ratio_to_softmax is null");
+  app.add_flag("--no-softmax", options.no_softmax, "Do not measure softmax; ratio_to_softmax is null");
   add_positive(app, "--softmax-max-length", options.softmax_max_length, "Measure softmax up to this length only");
   CLI::Option* json = app.add_flag("--json", options.json, "Print JSON, an array of records");
   CLI::Option* csv = app.add_flag("--csv", options.csv, "Print CSV")->excludes(json);
@@ -153,7 +148,7 @@ void check(BenchOptions& options) {
     if (threads > kMostThreads)
       throw UsageError(fmt::format("--threads: {} is too many, expected at most {}", threads, kMostThreads));
   }
-  if (!options.softmax && options.ops == std::vector<Op>{Op::softmax}) {
+  if (options.no_softmax && options.ops == std::vector<Op>{Op::softmax}) {
     throw UsageError("--no-softmax leaves nothing of --ops softmax to measure");
   }
   if (options.isa) {
@@ -211,6 +206,10 @@ double softmax_flops(const BenchShape& shape, int64_t length) {
          static_cast<double>(2 * (shape.head_dim + shape.value_dim));
 }
 
+bool measures_softmax(const BenchOptions& options, int64_t length) {
+  return !options.no_softmax && length <= options.softmax_max_length;
+}
+
 int64_t kv_cache_bytes(const BenchShape& shape, int64_t length) {
   return shape.batch * length * shape.kv_heads * (shape.head_dim + shape.value_dim) * static_cast<int64_t>(size_of(shape.dtype));
 }
@@ -222,12 +221,9 @@ std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions
   {
     Progress progress(total_work(groups, options.repeats));
     for (const BenchGroup& group : groups) {
-      const bool has_softmax = std::any_of(group.cases.begin(), group.cases.end(),
-                                           [](const BenchCase& bench) { return bench.record.op == "softmax"; });
-      if (options.softmax && !has_softmax) {
-        progress.note(fmt::format("softmax is left out at length {}, above --softmax-max-length {}", group.length,
-                                  options.softmax_max_length));
-      }
+      if (options.no_softmax || measures_softmax(options, group.length)) continue;
+      progress.note(fmt::format("softmax is left out at length {}, above --softmax-max-length {}", group.length,
+                                options.softmax_max_length));
     }
     measure_memory(groups, progress);
     const auto most_threads = *std::max_element(options.threads.begin(), options.threads.end());

@@ -47,7 +47,7 @@ struct BenchOptions {
   std::vector<int64_t> lengths;
   std::vector<int64_t> threads = {1};
   int64_t repeats = 7;
-  bool softmax = true;  // measured, whether printed or not
+  bool no_softmax = false;
   int64_t softmax_max_length = 0;
   std::optional<Isa> isa;
   bool json = false, csv = false, markdown = false;
@@ -89,6 +89,9 @@ double linear_flops(const BenchShape& shape, const FeatureMap& map);
 
 // FLOP of one query that sees `length` keys, all heads: 2 L (d + dv) each.
 double softmax_flops(const BenchShape& shape, int64_t length);
+
+// Whether softmax runs at this length, printed or not.
+bool measures_softmax(const BenchOptions& options, int64_t length);
 
 int64_t kv_cache_bytes(const BenchShape& shape, int64_t length);
 

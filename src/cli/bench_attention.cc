@@ -49,7 +49,7 @@ bool asks_for(const Flags& flags, Op op) {
 // Everything to run at one length: softmax in each form that another op is compared with, then the ops.
 std::vector<AttentionCase> cases_at(const Flags& flags, int64_t length) {
   std::vector<AttentionCase> cases;
-  const bool with_softmax = flags.bench.softmax && length <= flags.bench.softmax_max_length;
+  const bool with_softmax = measures_softmax(flags.bench, length);
   for (const int64_t threads : flags.bench.threads) {
     for (const Pass pass : flags.passes) {
       const AttentionCase base = {.pass = pass, .threads = static_cast<int>(threads)};

@@ -120,7 +120,7 @@ BenchCase linear_case(const BenchOptions& options, Op op, Input input, int64_t d
 BenchGroup group_at(const BenchOptions& options, int64_t depth) {
   BenchGroup group{.length = depth};
   const auto cache = std::make_shared<LazyCache>(options.shape, depth);
-  const bool with_softmax = options.softmax && depth <= options.softmax_max_length;
+  const bool with_softmax = measures_softmax(options, depth);
   for (const int64_t threads : options.threads) {
     if (with_softmax) group.cases.push_back(softmax_case(options, depth, cache, threads));
     for (const Op op : options.ops) {

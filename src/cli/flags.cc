@@ -1,7 +1,6 @@
 #include "cli/flags.h"
 
 #include <charconv>
-#include <functional>
 
 namespace raffia::cli {
 namespace {
@@ -9,7 +8,8 @@ namespace {
 // Far above any size that fits in memory, and low enough that products of two do not overflow.
 constexpr int64_t kLargest = 1'000'000'000;
 
-bool parse_whole(std::string_view text, int64_t& value) {
+template <typename Integer>
+bool parse_whole(std::string_view text, Integer& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size();
 }
@@ -67,6 +67,20 @@ CLI::Option* add_positive(CLI::App& app, const std::string& flag, int64_t& targe
           flag, [&target, flag](const std::string& text) { target = parse_positive(flag, text); }, description)
       ->type_name("N")
       ->default_str(target > 0 ? fmt::format("{}", target) : "");
+}
+
+CLI::Option* add_seed(CLI::App& app, const std::string& flag, uint64_t& target, const std::string& description) {
+  return app
+      .add_option_function<std::string>(
+          flag,
+          [&target, flag](const std::string& text) {
+            if (!parse_whole(text, target)) {
+              throw CLI::ValidationError(flag, fmt::format("'{}' is not an integer from 0 to 2^64 - 1", text));
+            }
+          },
+          description)
+      ->type_name("N")
+      ->default_str(fmt::format("{}", target));
 }
 
 CLI::Option* add_positives(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description) {

@@ -1,10 +1,12 @@
 // The raffia command: a table of subcommands. Exit code 0 on success, 2 on bad usage, 1 on failure.
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,6 +62,18 @@ std::string full_name(const CLI::App& app) {
   return app.get_parent() == nullptr ? app.get_name() : full_name(*app.get_parent()) + " " + app.get_name();
 }
 
+// The first word that should name a subcommand of `app` and does not; CLI11 would only say that one is missing.
+std::optional<std::string> unknown_command(const CLI::App& app, std::span<char* const> arguments) {
+  const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+  if (commands.empty() || arguments.empty() || arguments[0][0] == '-') return std::nullopt;
+  std::vector<std::string> names;
+  for (const CLI::App* command : commands) {
+    if (command->get_name() == arguments[0]) return unknown_command(*command, arguments.subspan(1));
+    names.push_back(command->get_name());
+  }
+  return fmt::format("'{}' is not a command, expected one of {}", arguments[0], fmt::join(names, ", "));
+}
+
 int bad_usage(const CLI::App& app, const std::string& message) {
   const std::string name = full_name(innermost(app));
   fmt::print(stderr, "{}: {}\nSee '{} --help'.\n", name, message, name);
@@ -83,6 +97,8 @@ int run(int argc, char** argv) {
   }
 
   try {
+    if (const auto message = unknown_command(app, std::span(argv, static_cast<size_t>(argc)).subspan(1)))
+      throw UsageError(*message);
     app.parse(argc, argv);
     for (const auto& [subcommand, run_command] : commands) {
       if (subcommand->parsed()) run_command();

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <memory>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -87,10 +87,12 @@ std::string plot_title(const std::vector<Curve>& curves) {
 // Distinct to readers with any colour vision (Okabe and Ito).
 const char* colour_of(const std::string& op) { return op == "softmax" ? "#444444" : op == "rfa" ? "#0072B2" : "#D55E00"; }
 
+constexpr double kMargin = 1.15;  // of the axis of lengths, a factor at each end
+
 struct Mark {
   double length = 0;
   double seconds = 0;
-  std::string colour;
+  std::string label, colour;
 };
 
 double interpolate(std::span<const CurvePoint> points, double length) {
@@ -109,7 +111,10 @@ std::vector<Mark> marks_of(const std::vector<Curve>& curves) {
                               other.like.pass == softmax.like.pass && other.like.threads == softmax.like.threads;
       if (!comparable) continue;
       if (const std::optional<double> length = crossover(softmax.points, other.points)) {
-        marks.push_back({.length = *length, .seconds = interpolate(softmax.points, *length), .colour = colour_of(other.like.op)});
+        marks.push_back({.length = *length,
+                         .seconds = interpolate(softmax.points, *length),
+                         .label = fmt::format("{}: crossover at {:.0f}", curve_title(other, curves), *length),
+                         .colour = colour_of(other.like.op)});
       }
     }
   }
@@ -139,29 +144,32 @@ std::string script_of(const std::vector<Curve>& curves, const std::string& prefi
          "set tics nomirror\n"
          "set key left top Left reverse noenhanced samplen 2\n"
          "set format y '%g'\n"
-         "set offsets graph 0, graph 0.02, 0, 0\n"
       << "set title " << quoted(plot_title(curves)) << " noenhanced\n";
-  std::vector<double> lengths;
+  std::set<double> lengths, times;
   for (const Curve& curve : curves) {
-    for (const CurvePoint& point : curve.points) lengths.push_back(point.length);
+    for (const CurvePoint& point : curve.points) {
+      lengths.insert(point.length);
+      times.insert(1e3 * point.seconds);
+    }
   }
-  std::sort(lengths.begin(), lengths.end());
-  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
-  out << fmt::format("set xtics ({})\n", fmt::join(lengths, ","));
+  const double bottom = *times.begin() / 2;
+  out << fmt::format("set xtics ({})\n", fmt::join(lengths, ","))
+      << fmt::format("set xrange [{}:{}]\n", *lengths.begin() / kMargin, *lengths.rbegin() * kMargin)
+      << fmt::format("set yrange [{}:{}]\n", bottom, *times.rbegin() * 2);
 
-  // Labels of neighbouring marks stand one above the other, right of their lines.
+  // Their labels stand one above the other at the right, where the curves leave room.
   int row = 0;
   for (const Mark& mark : marks_of(curves)) {
-    out << fmt::format("set arrow from first {0}, graph 0 to first {0}, first {1} nohead dashtype 2 lw 1.5 lc rgb '{2}'\n",
-                       mark.length, mark.seconds, mark.colour);
-    out << fmt::format("set label 'crossover {:.0f}' at first {}, graph {} left offset 0.6,0 textcolor rgb '{}'\n", mark.length,
-                       mark.length, 0.04 + 0.05 * row++, mark.colour);
+    out << fmt::format("set arrow from {0},{1} to {0},{2} nohead dashtype (4,4) lw 1.5 lc rgb '{3}'\n", mark.length, bottom,
+                       1e3 * mark.seconds, mark.colour)
+        << fmt::format("set label {} noenhanced at graph 0.98, graph {} right textcolor rgb '{}'\n", quoted(mark.label),
+                       0.05 + 0.05 * row++, mark.colour);
   }
 
   std::vector<std::string> parts;
   for (size_t i = 0; i < curves.size(); ++i) {
     const Record& like = curves[i].like;
-    const int dash = like.input == "features" ? 4 : 1;
+    const char* dash = like.input == "features" ? "(8,4)" : "1";
     parts.push_back(fmt::format("$curve{} using 1:2 with linespoints lw 2.5 pt {} ps 0.8 dashtype {} lc rgb '{}' title {}", i,
                                 5 + 2 * (i % 4), dash, colour_of(like.op), quoted(curve_title(curves[i], curves))));
   }

@@ -103,9 +103,14 @@ void print_csv(std::span<const Record> records, std::ostream& out) {
   }
 }
 
+// Records without the value do not object.
 bool all_agree(std::span<const Record> records, const Column& column) {
-  return std::all_of(records.begin(), records.end(),
-                     [&](const Record& record) { return column.get(record) == column.get(records.front()); });
+  Json common;
+  return std::all_of(records.begin(), records.end(), [&](const Record& record) {
+    const Json value = column.get(record);
+    if (common.is_null()) common = value;
+    return value.is_null() || value == common;
+  });
 }
 
 bool all_empty(std::span<const Record> records, const Column& column) {
@@ -119,7 +124,8 @@ void print_markdown(std::span<const Record> records, std::ostream& out) {
   for (const Column& column : kColumns) {
     if (all_empty(records, column)) continue;
     if (column.style == Style::shared && all_agree(records, column)) {
-      shared.push_back(fmt::format("{} {}", column.name, column.human(column.get(records.front()))));
+      const auto first = std::find_if(records.begin(), records.end(), [&](const Record& r) { return !column.get(r).is_null(); });
+      shared.push_back(fmt::format("{} {}", column.name, column.human(column.get(*first))));
       continue;
     }
     table[0].emplace_back(column.name);

@@ -1,0 +1,317 @@
+// The built command from outside: what it prints, where, and how it exits.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+struct Result {
+  int exit_code = -1;
+  std::string out, err;
+};
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class Cli : public testing::Test {
+ protected:
+  Cli() : directory_(fs::temp_directory_path() / ("raffia_cli_" + std::to_string(getpid()))) {
+    fs::create_directories(directory_);
+  }
+  ~Cli() override { fs::remove_all(directory_); }
+
+  // `arguments` go through the shell; `environment` is put before the command.
+  Result raffia(const std::string& arguments, const std::string& environment = "") const {
+    const fs::path out = directory_ / "out", err = directory_ / "err";
+    const std::string line =
+        environment + " '" RAFFIA_COMMAND "' " + arguments + " >'" + out.string() + "' 2>'" + err.string() + "'";
+    const int status = std::system(line.c_str());
+    return {.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1, .out = contents(out), .err = contents(err)};
+  }
+
+  // Bad usage: exit code 2, nothing on stdout, `message` on stderr.
+  void expect_refused(const std::string& arguments, const std::string& message) const {
+    const Result result = raffia(arguments);
+    EXPECT_EQ(result.exit_code, 2) << arguments;
+    EXPECT_EQ(result.out, "") << arguments;
+    EXPECT_NE(result.err.find(message), std::string::npos) << arguments << "\nsaid: " << result.err;
+    EXPECT_NE(result.err.find("--help"), std::string::npos) << arguments << "\nsaid: " << result.err;
+  }
+
+  fs::path directory_;
+};
+
+const std::string kTiny = " --lengths 5,16 --heads 2 --head-dim 8 --random-features 4 --repeats 1";
+
+const std::set<std::string> kFields = {"op",          "pass",           "input",         "causal",
+                                       "map",         "threads",        "isa",           "batch",
+                                       "heads",       "kv_heads",       "length",        "head_dim",
+                                       "value_dim",   "features",       "segment",       "dtype",
+                                       "seconds",     "gflops",         "peak_fraction", "ratio_to_softmax",
+                                       "state_bytes", "peak_rss_bytes", "bytes_read",    "bandwidth_fraction"};
+
+void expect_sound(const json& record) {
+  std::set<std::string> fields;
+  for (const auto& [name, value] : record.items()) fields.insert(name);
+  EXPECT_EQ(fields, kFields);
+  EXPECT_GT(record["seconds"].get<double>(), 0) << record;
+  EXPECT_GT(record["gflops"].get<double>(), 0) << record;
+  EXPECT_GT(record["peak_fraction"].get<double>(), 0) << record;
+  EXPECT_GT(record["state_bytes"].get<int64_t>(), 0) << record;
+  EXPECT_GT(record["peak_rss_bytes"].get<int64_t>(), record["state_bytes"].get<int64_t>()) << record;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST_F(Cli, HelpOfEveryCommandHasAnExample) {
+  for (const std::string command : {"", "bench", "bench attention", "bench decode", "info"}) {
+    const Result result = raffia(command + " --help");
+    EXPECT_EQ(result.exit_code, 0) << command;
+    EXPECT_NE(result.out.find("Example:\n  raffia "), std::string::npos) << command << "\nsaid: " << result.out;
+    EXPECT_EQ(result.err, "") << command;
+  }
+}
+
+TEST_F(Cli, VersionIsANumberOnStdout) {
+  const Result result = raffia("--version");
+  EXPECT_EQ(result.exit_code, 0);
+  int major = -1, minor = -1, patch = -1;
+  EXPECT_EQ(std::sscanf(result.out.c_str(), "%d.%d.%d", &major, &minor, &patch), 3) << result.out;
+}
+
+TEST_F(Cli, BadUsageExitsWithTwoAndSaysWhy) {
+  expect_refused("", "subcommand is required");
+  expect_refused("frobnicate", "'frobnicate' is not a command, expected one of bench, info");
+  expect_refused("bench frobnicate", "'frobnicate' is not a command, expected one of attention, decode");
+  expect_refused("info --frobnicate", "--frobnicate");
+  expect_refused("info extra", "extra");
+  expect_refused("bench attention --frobnicate", "--frobnicate");
+  expect_refused("bench attention --lengths abc", "--lengths: 'abc' is not a positive integer");
+  expect_refused("bench attention --lengths 16,0", "--lengths: '0' is not a positive integer");
+  expect_refused("bench attention --lengths 16,,32", "--lengths: '16,,32' holds an empty value");
+  expect_refused("bench attention --lengths 99999999999", "--lengths: '99999999999' is too large");
+  expect_refused("bench attention --batch 2.5", "--batch: '2.5' is not a positive integer");
+  expect_refused("bench attention --segment x", "--segment: 'x' is not an integer");
+  expect_refused("bench attention --seed -3", "--seed: '-3' is not an integer from 0");
+  expect_refused("bench attention --ops softmax,nope", "--ops: 'nope' is unknown, expected one of softmax, rfa, rfa_gate");
+  expect_refused("bench attention --passes sideways", "--passes: 'sideways' is unknown, expected one of forward, backward");
+  expect_refused("bench attention --map none", "--map: 'none' is unknown, expected one of trig, arccos");
+  expect_refused("bench attention --isa mmx", "--isa: 'mmx' is unknown, expected one of scalar");
+  expect_refused("bench attention --heads 8 --kv-heads 3", "--kv-heads: 3 does not divide --heads 8");
+  expect_refused("bench attention --threads 100000", "--threads: 100000 is too many");
+  expect_refused("bench attention --json --csv", "--json excludes --csv");
+  expect_refused("bench attention --ops softmax --no-softmax", "nothing");
+  expect_refused("bench decode --lengths -5", "--lengths: '-5' is not a positive integer");
+}
+
+TEST_F(Cli, InfoNamesWhatOpsWillUse) {
+  const Result result = raffia("info --json", "RAFFIA_MAX_ISA=scalar");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json info = json::parse(result.out);
+  EXPECT_EQ(info["isa"], "scalar");
+  EXPECT_EQ(info["isas"], json::array({"scalar"}));
+  EXPECT_GE(info["threads"].get<int>(), 1);
+  for (const char* field : {"version", "cpu", "compiler", "highway", "os"})
+    EXPECT_FALSE(info[field].get<std::string>().empty()) << field;
+  EXPECT_TRUE(info["cache_bytes"].is_object());
+  EXPECT_NE(raffia("info").out.find("scalar"), std::string::npos);
+}
+
+TEST_F(Cli, UnknownIsaInTheEnvironmentIsAFailure) {
+  const Result result = raffia("info", "RAFFIA_MAX_ISA=mmx");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("RAFFIA_MAX_ISA"), std::string::npos) << result.err;
+}
+
+TEST_F(Cli, BenchAttentionPrintsEveryCaseOnceAsJson) {
+  const Result result =
+      raffia("bench attention --json --causal --ops softmax,rfa,rfa_gate --input features,qk --threads 1,2" + kTiny);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json records = json::parse(result.out);
+  ASSERT_EQ(records.size(), 2 * 2 * (1 + 2 * 2)) << records;  // lengths x threads x (softmax + two ops x two inputs)
+  std::set<std::string> cases;
+  for (const json& record : records) {
+    expect_sound(record);
+    EXPECT_EQ(record["pass"], "forward");
+    EXPECT_EQ(record["causal"], true);
+    EXPECT_GT(record["ratio_to_softmax"].get<double>(), 0);
+    if (record["op"] == "softmax") {
+      EXPECT_EQ(record["ratio_to_softmax"], 1.0);
+      EXPECT_TRUE(record["features"].is_null());
+      EXPECT_EQ(record["state_bytes"], record["length"].get<int64_t>() * 2 * (8 + 8) * 4);
+    } else {
+      EXPECT_EQ(record["map"], "trig");
+      EXPECT_EQ(record["features"], 8);
+      EXPECT_EQ(record["state_bytes"], 2 * (8 * 8 + 8 + 2) * 4);
+    }
+    cases.insert(json({record["op"], record["input"], record["threads"], record["length"]}).dump());
+  }
+  EXPECT_EQ(cases.size(), records.size());
+}
+
+TEST_F(Cli, GflopsAreTheDocumentedFlopOverSeconds) {
+  const Result result = raffia("bench attention --json --passes forward,backward,forward+backward --input features,qk" + kTiny);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const json& record : json::parse(result.out)) {
+    const double length = record["length"], heads = 2, d = 8, dv = 8, features = 8, rows = 4;
+    const std::string pass = record["pass"];
+    double flops = 0;
+    if (record["op"] == "softmax") {
+      flops = (pass == "forward" ? 4 : pass == "backward" ? 10 : 14) * length * dv;
+      if (record["causal"]) flops /= 2;
+    } else {
+      flops = (pass == "forward" ? 4 : pass == "backward" ? 10 : 14) * features * (dv + 1);
+      if (pass == "forward" && record["input"] == "qk") flops += 4 * d * rows;
+    }
+    const double expected = 1e-9 * length * heads * flops / record["seconds"].get<double>();
+    EXPECT_NEAR(record["gflops"].get<double>(), expected, 1e-9 * expected) << record;  // two orders of the same few products
+  }
+}
+
+TEST_F(Cli, EachOpIsComparedWithSoftmaxOfItsOwnKind) {
+  // Without --causal rfa reads all keys and rfa_gate does not: softmax runs both ways.
+  const Result result =
+      raffia("bench attention --json --ops softmax,rfa,rfa_gate --lengths 16 --repeats 1 --heads 1 --head-dim 8");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  double seconds[2] = {0, 0};
+  const json records = json::parse(result.out);
+  for (const json& record : records) {
+    if (record["op"] == "softmax") seconds[record["causal"].get<bool>() ? 1 : 0] = record["seconds"];
+  }
+  for (const json& record : records) {
+    EXPECT_EQ(record["causal"], record["op"] == "rfa_gate" || (record["op"] == "softmax" && record["seconds"] == seconds[1]))
+        << record;
+    const double ratio = seconds[record["causal"].get<bool>() ? 1 : 0] / record["seconds"].get<double>();
+    EXPECT_DOUBLE_EQ(record["ratio_to_softmax"].get<double>(), ratio) << record;
+  }
+}
+
+TEST_F(Cli, SoftmaxIsLeftOutOnDemandAndAboveItsLength) {
+  for (const std::string flags : {" --no-softmax", " --softmax-max-length 4"}) {
+    const Result result = raffia("bench attention --json --ops softmax,rfa_gate" + flags + kTiny);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json records = json::parse(result.out);
+    EXPECT_EQ(records.size(), 2);
+    for (const json& record : records) {
+      EXPECT_EQ(record["op"], "rfa_gate");
+      EXPECT_TRUE(record["ratio_to_softmax"].is_null());
+    }
+  }
+}
+
+TEST_F(Cli, SegmentsAreContenders) {
+  const Result result = raffia("bench attention --json --ops rfa_gate --segment -1,0,8" + kTiny);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::multiset<int64_t> segments;
+  for (const json& record : json::parse(result.out)) segments.insert(record["segment"].get<int64_t>());
+  EXPECT_EQ(segments, (std::multiset<int64_t>{-1, -1, 0, 0, 8, 8}));
+}
+
+TEST_F(Cli, EveryMapTypeAndLayoutRuns) {
+  const std::string shape = " --ops rfa_gate --passes forward,backward --input features,qk --value-dim 5 --kv-heads 1" + kTiny;
+  for (const std::string flags : {"--map arccos", "--map positive", "--map positive2", "--map elu", "--map relu", "--dtype bf16",
+                                  "--layout bhtd", "--isa scalar", "--batch 3"}) {
+    const Result result = raffia("bench attention --json " + flags + shape);
+    ASSERT_EQ(result.exit_code, 0) << flags << "\n" << result.err;
+    for (const json& record : json::parse(result.out)) expect_sound(record);
+  }
+}
+
+TEST_F(Cli, BenchDecodeReportsBandwidthOfTheCache) {
+  const Result result = raffia("bench decode --json --ops softmax,rfa,rfa_gate" + kTiny);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json records = json::parse(result.out);
+  ASSERT_EQ(records.size(), 2 * (1 + 2 * 2)) << records;
+  for (const json& record : records) {
+    expect_sound(record);
+    EXPECT_EQ(record["pass"], "step");
+    if (record["op"] == "softmax") {
+      EXPECT_EQ(record["bytes_read"], record["length"].get<int64_t>() * 2 * (8 + 8) * 4);
+      EXPECT_GT(record["bandwidth_fraction"].get<double>(), 0);
+    } else {
+      EXPECT_TRUE(record["bandwidth_fraction"].is_null());
+    }
+  }
+}
+
+TEST_F(Cli, CsvHasOneLinePerRecordAndOneCellPerField) {
+  const Result result = raffia("bench decode --csv" + kTiny);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::vector<std::string> lines = lines_of(result.out);
+  ASSERT_EQ(lines.size(), 1 + 2 * 3);
+  EXPECT_EQ(lines[0].rfind("op,pass,input,causal,", 0), 0U) << lines[0];
+  for (const std::string& line : lines) EXPECT_EQ(std::count(line.begin(), line.end(), ','), std::ssize(kFields) - 1) << line;
+}
+
+TEST_F(Cli, MarkdownIsATableUnderWhatAllRecordsShare) {
+  const Result result = raffia("bench decode" + kTiny);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::vector<std::string> lines = lines_of(result.out);
+  ASSERT_EQ(lines.size(), 2 + 2 + 2 * 3) << result.out;
+  EXPECT_NE(lines[0].find("heads 2"), std::string::npos) << lines[0];
+  EXPECT_EQ(lines[1], "");
+  for (size_t i = 2; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i].front(), '|');
+    EXPECT_EQ(std::count(lines[i].begin(), lines[i].end(), '|'), std::count(lines[2].begin(), lines[2].end(), '|')) << lines[i];
+    EXPECT_EQ(lines[i].size(), lines[2].size()) << lines[i];
+  }
+}
+
+TEST_F(Cli, PlotWritesSvgAndPngAndNothingElse) {
+  const fs::path plots = directory_ / "it's a plot";
+  fs::create_directories(plots);
+  const Result result = raffia("bench attention --csv --plot \"" + (plots / "time").string() + "\"" + kTiny);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::set<std::string> files;
+  for (const auto& entry : fs::directory_iterator(plots)) files.insert(entry.path().filename());
+  EXPECT_EQ(files, (std::set<std::string>{"time.png", "time.svg"}));
+  EXPECT_EQ(contents(plots / "time.png").substr(1, 3), "PNG");
+  const std::string svg = contents(plots / "time.svg");
+  EXPECT_NE(svg.find("</svg>"), std::string::npos);
+  EXPECT_NE(svg.find("RFA-Gate"), std::string::npos);
+  EXPECT_EQ(lines_of(result.out).size(), 1 + 2 * 4) << result.out;
+}
+
+TEST_F(Cli, PlotWithoutGnuplotNamesThePackageBeforeMeasuring) {
+  const Result result = raffia("bench attention --plot '" + (directory_ / "p").string() + "'" + kTiny, "PATH=/nonexistent");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_NE(result.err.find("gnuplot-nox"), std::string::npos) << result.err;
+}
+
+TEST_F(Cli, UnwritablePlotIsAFailure) {
+  const Result result = raffia("bench attention --csv --plot '" + (directory_ / "missing" / "p").string() + "'" + kTiny);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("--plot"), std::string::npos) << result.err;
+}
+
+TEST_F(Cli, MoreMemoryThanThereIsIsAFailure) {
+  const Result result = raffia("bench attention --ops rfa_gate --no-softmax --lengths 1000000000 --batch 1000 --repeats 1");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.out, "");
+  EXPECT_NE(result.err.find("memory"), std::string::npos) << result.err;
+}
+
+}  // namespace
