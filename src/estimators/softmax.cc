@@ -334,7 +334,7 @@ void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t
   const size_t dim = static_cast<size_t>(problem.dim), value_dim = static_cast<size_t>(problem.value_dim);
   size_t stretches = 0;
   for (int64_t length : lengths) stretches += (static_cast<size_t>(length) + kStepKeys - 1) / kStepKeys;
-  const Scratch partials(1, stretches * partial_size(heads, value_dim));
+  const Scratch partials(1, stretches * StepPartial::size(heads, value_dim));
   float* free = partials.of(0);
 
   std::vector<StepTask> tasks;
@@ -351,7 +351,7 @@ void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t
                              .value_dim = value_dim,
                              .out = rows_out,
                              .logsumexp = rows_logsumexp});
-    for (size_t begin = 0; begin < length; begin += kStepKeys, free += partial_size(heads, value_dim)) {
+    for (size_t begin = 0; begin < length; begin += kStepKeys, free += StepPartial::size(heads, value_dim)) {
       tasks.push_back({.heads = heads,
                        .groups = groups,
                        .dim = dim,

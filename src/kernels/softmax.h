@@ -146,6 +146,17 @@ void softmax_backward(const BackwardTask& task, float* scratch);
 // A step of decoding: one query per head against a stretch of the cache. Stretches are combined in the order of tokens.
 constexpr size_t kStepKeys = 256;  // per stretch
 
+// What a stretch leaves for each head.
+struct StepPartial {
+  float* values;    // [heads, value columns]: values times weights; whole cache lines per head
+  float* greatest;  // [heads]: greatest logit
+  float* weight;    // [heads]: sum of exp(logit - greatest)
+
+  StepPartial(float* memory, size_t heads, size_t value_dim)
+      : values(memory), greatest(values + heads * round_up(value_dim, 16)), weight(greatest + heads) {}
+  static size_t size(size_t heads, size_t value_dim) { return heads * round_up(value_dim, 16) + round_up(2 * heads, 16); }
+};
+
 struct StepTask {
   size_t heads = 0, groups = 0;
   size_t dim = 0, value_dim = 0;
@@ -155,20 +166,19 @@ struct StepTask {
   Rows k, v;                                      // of the first key head
   KeyMask mask;                                   // likewise
   int64_t k_head = 0, v_head = 0, bias_head = 0;  // elements from one key head to the next
-  float* partial = nullptr;                       // [heads, value columns + 2]: sums of values, greatest logit, sum of weights
+  float* partial = nullptr;                       // StepPartial
 };
 
 struct CombineTask {
-  const float* partials = nullptr;  // [stretches, heads, value columns + 2]
+  float* partials = nullptr;  // StepPartial of each stretch
   size_t stretches = 0;
   size_t heads = 0, value_dim = 0;
   MutRows out;        // [heads, value_dim]
   MutRows logsumexp;  // [heads, 1]; no data: not wanted
 };
 
-inline size_t partial_size(size_t heads, size_t value_dim) { return heads * (round_up(value_dim, 16) + 2); }
 inline size_t step_scratch(size_t heads, size_t dim, size_t value_dim) {
-  return heads * (round_up(dim, 16) + kStepKeys) + kStepKeys + 17 * round_up(std::max(dim, value_dim), 16);
+  return heads * (round_up(dim, 16) + kStepKeys) + kStepKeys + 2 * round_up(std::max(dim, value_dim), 16);
 }
 
 void softmax_step_stretch(const StepTask& task, float* scratch);

@@ -1,8 +1,8 @@
 // One step of decoding with exact softmax: reading the cache is all the work, so it is read once and in the order of memory.
 //
-// A task takes a stretch of tokens for all heads, 16 tokens at a time, and asks for the next 16 while it works: whether heads are
-// interleaved ([B, T, H, D]) or apart ([B, H, T, D]), lines that lie together are used together. All query heads of a group
-// use a key while it is in L1.
+// A task takes a stretch of tokens for all heads and walks it token by token where heads are interleaved ([B, T, H, D]), head by
+// head where they are apart ([B, H, T, D]): a stream of whole lines either way. All query heads of a group use a key while it is
+// in L1.
 
 #if defined(RAFFIA_KERNELS_SOFTMAX_STEP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RAFFIA_KERNELS_SOFTMAX_STEP_INL_H_
@@ -11,6 +11,9 @@
 #define RAFFIA_KERNELS_SOFTMAX_STEP_INL_H_
 #endif
 
+#include <cstdlib>
+
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/softmax-inl.h"
 
@@ -26,55 +29,20 @@ HWY_INLINE Rows head_of(const Rows& rows, size_t head, int64_t head_stride) {
   return moved;
 }
 
-// 16 rows that may be read up to a multiple of 16 columns; those that take no part are zeros.
-HWY_INLINE Chunk padded_rows(const Rows& rows, size_t first, const bool* takes_part, size_t dim, const float* zeros,
-                             float* staging) {
-  const size_t columns = round_up(dim, kPanel);
-  Chunk chunk;
-  for (size_t t = 0; t < kPanel; ++t) {
-    if (!takes_part[t]) {
-      chunk.row[t] = zeros;
-    } else if (rows.direct() && columns == dim) {
-      chunk.row[t] = rows.direct_row(first + t);
-    } else {
-      copy_scaled(rows, first + t, dim, columns, 1.0f, staging + t * columns);
-      chunk.row[t] = staging + t * columns;
-    }
-  }
-  return chunk;
-}
+// How many tokens ahead a row is asked for. At the end of a stretch that is the next one: asking costs nothing where none is.
+constexpr int64_t kStepAhead = 16;  // from 8 to 64 much alike on Zen 3, fewer are too late
 
-// out[t] = q . row t, for 16 rows.
-HWY_INLINE void dots(const Chunk& chunk, const float* HWY_RESTRICT q, size_t columns, float* HWY_RESTRICT out) {
+// q . row; `columns` is a multiple of 16. Two sums halve the wait for additions.
+HWY_INLINE float dot(const float* HWY_RESTRICT q, const float* HWY_RESTRICT row, size_t columns) {
   const Tag d;
-  for (size_t t = 0; t < kPanel; t += 4) {
-    Vec sum0 = hn::Zero(d), sum1 = sum0, sum2 = sum0, sum3 = sum0;
-    for (size_t c = 0; c < columns; c += kLanes) {
-      const Vec x = hn::LoadU(d, q + c);
-      sum0 = hn::MulAdd(x, hn::LoadU(d, chunk.row[t] + c), sum0);
-      sum1 = hn::MulAdd(x, hn::LoadU(d, chunk.row[t + 1] + c), sum1);
-      sum2 = hn::MulAdd(x, hn::LoadU(d, chunk.row[t + 2] + c), sum2);
-      sum3 = hn::MulAdd(x, hn::LoadU(d, chunk.row[t + 3] + c), sum3);
-    }
-    out[t] = hn::GetLane(hn::SumOfLanes(d, sum0));
-    out[t + 1] = hn::GetLane(hn::SumOfLanes(d, sum1));
-    out[t + 2] = hn::GetLane(hn::SumOfLanes(d, sum2));
-    out[t + 3] = hn::GetLane(hn::SumOfLanes(d, sum3));
+  Vec sum0 = hn::Zero(d), sum1 = sum0;
+  size_t c = 0;
+  for (; c + 2 * kLanes <= columns; c += 2 * kLanes) {
+    sum0 = hn::MulAdd(hn::LoadU(d, q + c), hn::LoadU(d, row + c), sum0);
+    sum1 = hn::MulAdd(hn::LoadU(d, q + c + kLanes), hn::LoadU(d, row + c + kLanes), sum1);
   }
-}
-
-// out += sum_t weights[t] row t.
-HWY_INLINE void add_weighted(const Chunk& chunk, const float* HWY_RESTRICT weights, size_t columns, float* HWY_RESTRICT out) {
-  for (size_t c = 0; c < columns; c += kPanel) {
-    Row sum;
-    sum.load(out + c);
-    for (size_t t = 0; t < kPanel; ++t) {
-      Row row;
-      row.load(chunk.row[t] + c);
-      sum.add_product(hn::Set(Tag(), weights[t]), row);
-    }
-    sum.store(out + c);
-  }
+  if (c < columns) sum0 = hn::MulAdd(hn::LoadU(d, q + c), hn::LoadU(d, row + c), sum0);  // 16 lanes, an odd number of vectors
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
 }
 
 void step_stretch(const StepTask& task, float* scratch) {
@@ -89,55 +57,85 @@ void step_stretch(const StepTask& task, float* scratch) {
   std::fill(zeros, staging, 0.0f);
   for (size_t h = 0; h < task.heads; ++h) copy_scaled(task.q, h, task.dim, columns, task.scale, q + h * columns);
 
-  // Calls body(first token, which take part, key head) for 16 tokens at a time, a few lines ahead of the reads.
+  // Calls body(token of the stretch, row, key head) in the order of memory; rows may be read up to a multiple of 16 columns.
   const auto walk = [&](const Rows& rows, int64_t head_stride, size_t dim, const auto& body) HWY_ATTR {
-    for (size_t j = 0; j < count; j += kPanel) {
-      bool takes_part[kPanel];
-      for (size_t t = 0; t < kPanel; ++t) takes_part[t] = j + t < count && task.mask.takes_part(task.begin + j + t);
+    const bool direct = rows.direct() && dim % kPanel == 0;
+    const auto visit = [&](size_t j, size_t g) HWY_ATTR {
+      if (!task.mask.takes_part(task.begin + j)) {
+        body(j, static_cast<const float*>(zeros), g);
+      } else if (direct) {
+        const float* row = rows.direct_row(task.begin + j) + static_cast<int64_t>(g) * head_stride;
+        for (size_t c = 0; c < dim; c += kPanel) hwy::Prefetch(row + kStepAhead * rows.row_stride + c);
+        body(j, row, g);
+      } else {
+        copy_scaled(head_of(rows, g, head_stride), task.begin + j, dim, round_up(dim, kPanel), 1.0f, staging);
+        body(j, static_cast<const float*>(staging), g);
+      }
+    };
+    if (std::abs(head_stride) < std::abs(rows.row_stride)) {
+      for (size_t j = 0; j < count; ++j) {
+        for (size_t g = 0; g < task.groups; ++g) visit(j, g);
+      }
+    } else {
       for (size_t g = 0; g < task.groups; ++g) {
-        const Rows head = head_of(rows, g, head_stride);
-        prefetch(head, std::min(task.begin + j + kPanel, task.end), std::min(task.begin + j + 2 * kPanel, task.end), dim);
-        body(j, padded_rows(head, task.begin + j, takes_part, dim, zeros, staging), g);
+        for (size_t j = 0; j < count; ++j) visit(j, g);
       }
     }
   };
 
-  walk(task.k, task.k_head, task.dim, [&](size_t j, const Chunk& chunk, size_t g) HWY_ATTR {
-    for (size_t h = g * group; h < (g + 1) * group; ++h) dots(chunk, q + h * columns, columns, scores + h * kStepKeys + j);
+  walk(task.k, task.k_head, task.dim, [&](size_t j, const float* row, size_t g) HWY_ATTR {
+    for (size_t h = g * group; h < (g + 1) * group; ++h) scores[h * kStepKeys + j] = dot(q + h * columns, row, columns);
   });
+  const StepPartial partial(task.partial, task.heads, task.value_dim);
+  std::fill_n(partial.values, task.heads * value_columns, 0.0f);
+  const bool masked = task.mask.valid != nullptr || task.mask.bias.data != nullptr;
   for (size_t h = 0; h < task.heads; ++h) {
-    const Rows head_bias = task.mask.bias.data == nullptr ? Rows{} : head_of(task.mask.bias, h / group, task.bias_head);
-    for (size_t j = 0; j < padded; ++j) {
-      const bool takes_part = j < count && task.mask.takes_part(task.begin + j);
-      const bool biased = takes_part && head_bias.data != nullptr;
-      bias[j] = biased ? head_bias.at(task.begin + j, 0) : (takes_part ? 0.0f : kMinusInfinity);
+    if (masked && h % group == 0) {
+      const Rows head_bias = task.mask.bias.data == nullptr ? Rows{} : head_of(task.mask.bias, h / group, task.bias_head);
+      for (size_t j = 0; j < count; ++j) {
+        const bool takes_part = task.mask.takes_part(task.begin + j);
+        const bool biased = takes_part && head_bias.data != nullptr;
+        bias[j] = biased ? head_bias.at(task.begin + j, 0) : (takes_part ? 0.0f : kMinusInfinity);
+      }
+      std::fill(bias + count, bias + padded, 0.0f);
     }
-    float* partial = task.partial + h * (value_columns + 2);
-    const float greatest = std::min(bias_and_max(scores + h * kStepKeys, bias, padded), kLargest);
-    std::fill_n(partial, value_columns, 0.0f);
-    partial[value_columns] = greatest;
-    partial[value_columns + 1] = exp_and_sum(scores + h * kStepKeys, greatest == kMinusInfinity ? 0.0f : greatest, padded);
+    float* row = scores + h * kStepKeys;
+    std::fill(row + count, row + padded, kMinusInfinity);
+    const float greatest = std::min(bias_and_max(row, masked ? bias : nullptr, padded), kLargest);
+    partial.greatest[h] = greatest;
+    partial.weight[h] = exp_and_sum(row, greatest == kMinusInfinity ? 0.0f : greatest, padded);
   }
-  walk(task.v, task.v_head, task.value_dim, [&](size_t j, const Chunk& chunk, size_t g) HWY_ATTR {
+  walk(task.v, task.v_head, task.value_dim, [&](size_t j, const float* row, size_t g) HWY_ATTR {
     for (size_t h = g * group; h < (g + 1) * group; ++h) {
-      add_weighted(chunk, scores + h * kStepKeys + j, value_columns, task.partial + h * (value_columns + 2));
+      const Vec weight = hn::Set(Tag(), scores[h * kStepKeys + j]);
+      float* sums = partial.values + h * value_columns;
+      for (size_t c = 0; c < value_columns; c += kPanel) {
+        Row sum, values;
+        sum.load(sums + c);
+        values.load(row + c);
+        sum.add_product(weight, values);
+        sum.store(sums + c);
+      }
     }
   });
 }
 
 void step_combine(const CombineTask& task, float* scratch) {
-  const size_t value_columns = round_up(task.value_dim, kPanel), size = value_columns + 2;
+  const size_t value_columns = round_up(task.value_dim, kPanel);
   float* out = scratch;  // [value columns]
+  const auto partial = [&](size_t s) HWY_ATTR {
+    return StepPartial(task.partials + s * StepPartial::size(task.heads, task.value_dim), task.heads, task.value_dim);
+  };
   for (size_t h = 0; h < task.heads; ++h) {
-    const auto partial = [&](size_t s) HWY_ATTR { return task.partials + (s * task.heads + h) * size; };
     float greatest = kMinusInfinity;
-    for (size_t s = 0; s < task.stretches; ++s) greatest = std::max(greatest, partial(s)[value_columns]);
+    for (size_t s = 0; s < task.stretches; ++s) greatest = std::max(greatest, partial(s).greatest[h]);
     float sum = 0.0f;
     std::fill_n(out, value_columns, 0.0f);
     for (size_t s = 0; s < task.stretches && greatest > kMinusInfinity; ++s) {
-      const float shrink = scalar_exp_of_nonpositive(partial(s)[value_columns] - greatest);
-      sum += shrink * partial(s)[value_columns + 1];
-      for (size_t c = 0; c < value_columns; ++c) out[c] += shrink * partial(s)[c];
+      const float shrink = scalar_exp_of_nonpositive(partial(s).greatest[h] - greatest);
+      const float* values = partial(s).values + h * value_columns;
+      sum += shrink * partial(s).weight[h];
+      for (size_t c = 0; c < value_columns; ++c) out[c] += shrink * values[c];
     }
     write_scaled(out, sum > 0.0f ? 1.0f / sum : 0.0f, task.value_dim, task.out, h);
     if (task.logsumexp.data != nullptr) task.logsumexp.set(h, 0, sum > 0.0f ? greatest + std::log(sum) : kMinusInfinity);
