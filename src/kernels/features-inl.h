@@ -67,7 +67,7 @@ HWY_INLINE void scale_columns(float* x, size_t rows, size_t lane, Vec factor) {
 }
 
 // out [rows, 16] = W [rows, d] x [d, 16]
-HWY_INLINE void project(const float* weights, size_t rows, size_t dim, const float* x, float* out) {
+inline HWY_NOINLINE void project(const float* weights, size_t rows, size_t dim, const float* x, float* out) {
   for_tiles(rows, [&](size_t m, auto shape) HWY_ATTR {
     auto tile = shape.zero();
     tile.multiply(dim, weights + m * dim, dim, UnitStride(), x, kPanel);
@@ -80,7 +80,7 @@ constexpr bool has_unit_norm(MapKind kind) { return kind == MapKind::trig || kin
 
 // `x` [d, 16] holds x^T of the chunk and is left normalised or scaled as the map wants it (x^ or y in raffia/features.h), with
 // `inverse_norm` [16] beside it: what the backward pass needs. `phi` [F, 16] receives the features.
-HWY_INLINE void map_features(const MapParams& map, float* HWY_RESTRICT x, float* HWY_RESTRICT inverse_norm, float* HWY_RESTRICT phi) {
+inline HWY_NOINLINE void map_features(const MapParams& map, float* HWY_RESTRICT x, float* HWY_RESTRICT inverse_norm, float* HWY_RESTRICT phi) {
   const Tag d;
   if (has_unit_norm(map.kind)) {
     for_lanes([&](size_t lane) HWY_ATTR {
@@ -152,7 +152,7 @@ HWY_INLINE void map_features(const MapParams& map, float* HWY_RESTRICT x, float*
 
 // `x`, `inverse_norm` and `phi` as map_features left them; `dphi` [F, 16] is used up. `dx` [d, 16] receives the gradient of the
 // chunk's rows; parameter gradients are added to `sums`.
-HWY_INLINE void map_features_backward(const MapParams& map, const float* HWY_RESTRICT x, const float* HWY_RESTRICT inverse_norm,
+inline HWY_NOINLINE void map_features_backward(const MapParams& map, const float* HWY_RESTRICT x, const float* HWY_RESTRICT inverse_norm,
                                       const float* HWY_RESTRICT phi, float* HWY_RESTRICT dphi, const MapSums& sums,
                                       float* HWY_RESTRICT packed_x, float* HWY_RESTRICT dx) {
   const Tag d;

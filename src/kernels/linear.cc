@@ -16,6 +16,174 @@ HWY_BEFORE_NAMESPACE();
 namespace raffia {
 namespace HWY_NAMESPACE {
 
+void causal_forward(const LinearProblem& problem, size_t begin, size_t end, PackedState& state, float* record,
+                                 float* scratch, ClampCount& clamps) {
+  const Tag d;
+  Arena arena(scratch);
+  const ChunkBuffers buffers(arena, problem, problem.group, 1);
+  const size_t features = buffers.features, panels = buffers.panels;
+  const size_t panel_floats = features * kPanel;
+  alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  const bool store_directly = problem.value_dim % kPanel == 0;
+
+  for (size_t first = begin; first < end; first += kPanel) {
+    const size_t count = HWY_MIN(kPanel, end - first);
+    if (record != nullptr && (first - begin) % kBlock == 0) {
+      float* at = record + (first - begin) / kBlock * problem.state_floats();
+      std::copy_n(state.sums, panels * panel_floats, at);
+      std::copy_n(state.normaliser, features, at + panels * panel_floats);
+    }
+    Gates gates;
+    load_gates(problem, first, end, gates);
+    chunk_features(problem.map, problem.k, first, gates.valid, buffers, buffers.x, buffers.inverse_norm, buffers.phi_k);
+    const Chunk values = gather(problem.v, first, gates.valid, problem.value_dim, buffers.zeros, buffers.value_staging);
+    pack(values, problem.value_dim, buffers.v);
+    scale_panel_rows(buffers.v, gates.weights(), panels, buffers.weighted_v);
+
+    alignas(64) float mass[kPanel];
+    for (size_t t = 0; t < kPanel; ++t) {
+      state.mass = static_cast<double>(gates.keep[t]) * state.mass + static_cast<double>(gates.write[t]);
+      mass[t] = static_cast<float>(state.mass);
+    }
+    state.log_decay += gates.log_decay;
+
+    bool all_valid = count == kPanel;
+    for (size_t t = 0; t < kPanel; ++t) all_valid = all_valid && gates.valid[t];
+
+    for (size_t g = 0; g < problem.group; ++g) {
+      const QueryHead& head = problem.heads[g];
+      float* phi_q = buffers.phi_q + g * panel_floats;
+      float* scores = buffers.scores + g * kPanel * kPanel;
+      chunk_features(problem.map, head.q, first, gates.valid, buffers, buffers.x, buffers.inverse_norm, phi_q);
+      chunk_scores(features, phi_q, buffers.phi_k, gates, scores);
+      alignas(64) float den[kPanel];
+      for_lanes([&](size_t lane) HWY_ATTR {
+        const Vec past = weighted_rows(features, state.normaliser, phi_q, lane);
+        hn::StoreU(hn::Mul(past, hn::LoadU(d, gates.reach + lane)), d, den + lane);
+      });
+      row_dots(kPanel, scores, kOnes, 1.0f, den);
+      settle_denominators(problem, den, mass, gates.valid, count, buffers.inverse_den + g * kPanel,
+                          head.denominators == nullptr ? nullptr : head.denominators + first, clamps);
+    }
+
+    // Two chunks ahead, a slice with every panel.
+    const size_t ahead = HWY_MIN(first + 2 * kPanel, end), ahead_count = HWY_MIN(kPanel, end - ahead);
+    for (size_t p = 0; p < panels; ++p) {
+      float* sums = state.sums + p * panel_floats;
+      const size_t slice = ahead + ahead_count * p / panels, slice_end = ahead + ahead_count * (p + 1) / panels;
+      prefetch(problem.k, slice, slice_end, problem.map.dim);
+      prefetch(problem.v, slice, slice_end, problem.value_dim);
+      for (size_t g = 0; g < problem.group; ++g) {
+        const QueryHead& head = problem.heads[g];
+        prefetch(head.q, slice, slice_end, problem.map.dim);
+        const float* phi_q = buffers.phi_q + g * panel_floats;
+        const float* scores = buffers.scores + g * kPanel * kPanel;
+        const float* inverse_den = buffers.inverse_den + g * kPanel;
+        const bool direct = store_directly && all_valid && head.out.direct();
+        float* y = direct ? head.out.direct_row(first) + p * kPanel : buffers.y;
+        const size_t ld = direct ? static_cast<size_t>(head.out.row_stride) : kPanel;
+        for_tiles(kPanel, [&](size_t m, auto shape) HWY_ATTR {
+          auto tile = shape.zero();
+          tile.multiply(features, phi_q + m, UnitStride(), PanelStride(), sums, kPanel);
+          tile.scale_rows(gates.reach + m);
+          tile.multiply(m + shape.kHeight, scores + m * kPanel, PanelStride(), UnitStride(), buffers.v + p * kPanel * kPanel, kPanel);
+          tile.scale_rows(inverse_den + m);
+          tile.store(y + m * ld, ld);
+        });
+        if (!direct) {
+          MutRows columns = head.out;
+          columns.data = static_cast<std::byte*>(columns.data) +
+                         static_cast<int64_t>(p * kPanel * size_of(columns.dtype)) * columns.col_stride;
+          put_rows(columns, first, count, gates.valid, HWY_MIN(kPanel, problem.value_dim - p * kPanel), buffers.y, kPanel);
+        }
+      }
+      update_panel(features, gates.decay(), 1, buffers.phi_k, buffers.weighted_v + p * kPanel * kPanel, 0, sums);
+    }
+    row_dots(features, buffers.phi_k, gates.weights(), gates.decay(), state.normaliser);
+  }
+}
+
+// Several chunks are folded per pass over S: loads and stores of S are shared by 64 tokens.
+void fold(const LinearProblem& problem, size_t begin, size_t end, PackedState& state, float* scratch) {
+  Arena arena(scratch);
+  const ChunkBuffers buffers(arena, problem, 0, kFoldChunks);
+  const size_t features = buffers.features, panels = buffers.panels;
+  const size_t chunk_values = panels * kPanel * kPanel;
+
+  for (size_t first = begin; first < end; first += kFoldChunks * kPanel) {
+    const size_t chunks = HWY_MIN(kFoldChunks, (end - first + kPanel - 1) / kPanel);
+    Gates gates[kFoldChunks];
+    for (size_t c = 0; c < chunks; ++c) {
+      const size_t at = first + c * kPanel;
+      load_gates(problem, at, end, gates[c]);
+      chunk_features(problem.map, problem.k, at, gates[c].valid, buffers, buffers.x, buffers.inverse_norm,
+                     buffers.phi_k + c * features * kPanel);
+      pack(gather(problem.v, at, gates[c].valid, problem.value_dim, buffers.zeros, buffers.value_staging), problem.value_dim,
+           buffers.v + c * chunk_values);
+      for (size_t t = 0; t < kPanel; ++t) {
+        state.mass = static_cast<double>(gates[c].keep[t]) * state.mass + static_cast<double>(gates[c].write[t]);
+      }
+      state.log_decay += gates[c].log_decay;
+    }
+    // What later chunks of this pass decay earlier ones by.
+    float decay = 1.0f;
+    alignas(64) float weights[kFoldChunks][kPanel];
+    for (size_t c = chunks; c-- > 0;) {
+      for (size_t t = 0; t < kPanel; ++t) weights[c][t] = gates[c].weights()[t] * decay;
+      decay *= gates[c].decay();
+      scale_panel_rows(buffers.v + c * chunk_values, weights[c], panels, buffers.weighted_v + c * chunk_values);
+    }
+    const size_t ahead = HWY_MIN(first + kFoldChunks * kPanel, end), ahead_count = HWY_MIN(kFoldChunks * kPanel, end - ahead);
+    for (size_t p = 0; p < panels; ++p) {
+      const size_t slice = ahead + ahead_count * p / panels, slice_end = ahead + ahead_count * (p + 1) / panels;
+      prefetch(problem.k, slice, slice_end, problem.map.dim);
+      prefetch(problem.v, slice, slice_end, problem.value_dim);
+      update_panel(features, decay, chunks, buffers.phi_k, buffers.weighted_v + p * kPanel * kPanel, chunk_values,
+                   state.sums + p * features * kPanel);
+    }
+    for (size_t c = 0; c < chunks; ++c) {
+      row_dots(features, buffers.phi_k + c * features * kPanel, weights[c], c == 0 ? decay : 1.0f, state.normaliser);
+    }
+  }
+}
+
+void read(const LinearProblem& problem, size_t begin, size_t end, const PackedState& state, float* scratch,
+                       ClampCount& clamps) {
+  const Tag d;
+  Arena arena(scratch);
+  const ChunkBuffers buffers(arena, problem, 1, 0);
+  const size_t features = buffers.features, panels = buffers.panels;
+  alignas(64) float mass[kPanel];
+  std::fill_n(mass, kPanel, static_cast<float>(state.mass));
+
+  for (size_t first = begin; first < end; first += kPanel) {
+    const size_t count = HWY_MIN(kPanel, end - first);
+    bool valid[kPanel];
+    for (size_t t = 0; t < kPanel; ++t) valid[t] = first + t < end;
+    for (size_t g = 0; g < problem.group; ++g) {
+      const QueryHead& head = problem.heads[g];
+      prefetch(head.q, HWY_MIN(first + kPanel, end), HWY_MIN(first + 2 * kPanel, end), problem.map.dim);
+      chunk_features(problem.map, head.q, first, valid, buffers, buffers.x, buffers.inverse_norm, buffers.phi_q);
+      alignas(64) float den[kPanel];
+      for_lanes([&](size_t lane) HWY_ATTR {
+        hn::StoreU(weighted_rows(features, state.normaliser, buffers.phi_q, lane), d, den + lane);
+      });
+      settle_denominators(problem, den, mass, valid, count, buffers.inverse_den,
+                          head.denominators == nullptr ? nullptr : head.denominators + first, clamps);
+      const size_t ld = panels * kPanel;
+      for (size_t p = 0; p < panels; ++p) {
+        for_tiles(kPanel, [&](size_t m, auto shape) HWY_ATTR {
+          auto tile = shape.zero();
+          tile.multiply(features, buffers.phi_q + m, UnitStride(), PanelStride(), state.sums + p * features * kPanel, kPanel);
+          tile.scale_rows(buffers.inverse_den + m);
+          tile.store(buffers.y + p * kPanel + m * ld, ld);
+        });
+      }
+      put_rows(head.out, first, count, valid, problem.value_dim, buffers.y, ld);
+    }
+  }
+}
+
 size_t scratch_floats(const LinearProblem& problem) {
   Arena forward(nullptr), folding(nullptr);
   const ChunkBuffers for_forward(forward, problem, problem.group, 1);

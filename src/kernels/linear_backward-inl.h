@@ -79,7 +79,7 @@ struct BackwardBuffers {
 };
 
 // x^T [columns, 16] to rows of `out`. `x` has room for a panel more than `columns` rows.
-HWY_INLINE void put_columns(const MutRows& out, size_t first, size_t count, const bool* valid, size_t columns, const float* x,
+inline HWY_NOINLINE void put_columns(const MutRows& out, size_t first, size_t count, const bool* valid, size_t columns, const float* x,
                             float* rows) {
   const size_t blocks = (columns + kPanel - 1) / kPanel, ld = blocks * kPanel;
   alignas(64) float square[kSquare];
@@ -100,7 +100,7 @@ HWY_INLINE void zero_last_rows(float* x, size_t columns) {
 }
 
 // dY of a chunk: `dy` [P][16, 16], and if wanted its transpose [16 P, 16] and the gradient of the denominators [16].
-HWY_INLINE void load_output_gradient(const LinearProblem& problem, const QueryHead& head, size_t first, size_t count, const bool* valid,
+inline HWY_NOINLINE void load_output_gradient(const LinearProblem& problem, const QueryHead& head, size_t first, size_t count, const bool* valid,
                                      const BackwardBuffers& buffers, float* dy, float* dy_transposed, float* dden) {
   const Tag d;
   alignas(64) float inverse[kPanel], unclamped[kPanel];
@@ -139,7 +139,7 @@ HWY_INLINE void load_output_gradient(const LinearProblem& problem, const QueryHe
 }
 
 // dphi [F, 16] = ([S, z] [X; extra]) diag(lanes) + sum over g of phi_g [F, 16] square_g [16, 16]: the shape of both dPhiQ^T and dPhiK^T.
-HWY_INLINE void feature_gradient(size_t features, size_t panels, const PackedState& state, const float* x, const float* extra,
+inline HWY_NOINLINE void feature_gradient(size_t features, size_t panels, const PackedState& state, const float* x, const float* extra,
                                  const float* lanes, size_t group, const float* phi, size_t phi_step, const float* squares,
                                  float* HWY_RESTRICT dphi) {
   Row extra_row, lane_row;
@@ -160,7 +160,7 @@ HWY_INLINE void feature_gradient(size_t features, size_t panels, const PackedSta
 }
 
 // <S, dS> of sums and normaliser, in double.
-HWY_INLINE double inner_product(const LinearProblem& problem, const float* state, const PackedState& gradient) {
+inline HWY_NOINLINE double inner_product(const LinearProblem& problem, const float* state, const PackedState& gradient) {
   const Tag d;
   const size_t floats = problem.state_floats() / kPanel * kPanel;
   double total = 0;
@@ -180,7 +180,7 @@ HWY_INLINE double inner_product(const LinearProblem& problem, const float* state
 }
 
 // Left to right over a block: dq, and what the way back needs.
-HWY_INLINE void block_forward(const LinearProblem& problem, size_t begin, size_t end, PackedState& state, const BackwardBuffers& buffers,
+inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begin, size_t end, PackedState& state, const BackwardBuffers& buffers,
                               Gates* gates, float* h) {
   const Tag d;
   const size_t features = buffers.features, panels = buffers.panels, dim = problem.map.dim;
@@ -231,7 +231,7 @@ HWY_INLINE void block_forward(const LinearProblem& problem, size_t begin, size_t
 }
 
 // dS <- decay dS + sum over g of PhiQ^T diag(e) dY, and dz likewise. `dy` [group][P][16, 16] is scaled into dy_reach.
-HWY_INLINE void update_gradient(const BackwardBuffers& buffers, size_t c, float decay, const float* reach, PackedState& gradient) {
+inline HWY_NOINLINE void update_gradient(const BackwardBuffers& buffers, size_t c, float decay, const float* reach, PackedState& gradient) {
   const Tag d;
   for (size_t g = 0; g < buffers.group; ++g) {
     const size_t at = g * buffers.panels * kSquare;
@@ -252,7 +252,7 @@ HWY_INLINE void update_gradient(const BackwardBuffers& buffers, size_t c, float 
 }
 
 // dv rows of a chunk: diag(w) PhiK dS + sum over g of A_g^T dY_g. `scores` [group][16, 16], null for none.
-HWY_INLINE void value_gradient(const LinearProblem& problem, size_t first, size_t count, const bool* valid, const float* weights,
+inline HWY_NOINLINE void value_gradient(const LinearProblem& problem, size_t first, size_t count, const bool* valid, const float* weights,
                                const float* phi_k, const PackedState& gradient, const float* scores, const BackwardBuffers& buffers) {
   const size_t ld = buffers.panels * kPanel;
   for (size_t p = 0; p < buffers.panels; ++p) {
@@ -271,7 +271,7 @@ HWY_INLINE void value_gradient(const LinearProblem& problem, size_t first, size_
 }
 
 // Right to left over a block: dk, dv, dgate and dS. `suffix` is the gradient of log g summed so far, <S, dS> at the end of the block first.
-HWY_INLINE void block_backward(const LinearProblem& problem, size_t begin, size_t end, PackedState& gradient,
+inline HWY_NOINLINE void block_backward(const LinearProblem& problem, size_t begin, size_t end, PackedState& gradient,
                                const BackwardBuffers& buffers, const Gates* gates, const float* h, double suffix) {
   const Tag d;
   const size_t features = buffers.features, panels = buffers.panels, dim = problem.map.dim;
@@ -309,93 +309,6 @@ HWY_INLINE void block_backward(const LinearProblem& problem, size_t begin, size_
       }
     }
     update_gradient(buffers, c, gate.decay(), gate.reach, gradient);
-  }
-}
-
-HWY_NOINLINE void causal_backward(const LinearProblem& problem, size_t begin, size_t end, const float* record, PackedState& gradient,
-                                  float* scratch) {
-  Arena arena(scratch);
-  const BackwardBuffers buffers(arena, problem);
-  PackedState state(arena.take(problem.state_floats()), problem);
-  Gates gates[kBlockChunks];
-  alignas(64) float h[kBlock];
-  for (size_t block = (end - begin + kBlock - 1) / kBlock; block-- > 0;) {
-    const float* before = record + block * problem.state_floats();
-    const float* after = before + problem.state_floats();
-    const size_t first = begin + block * kBlock, last = HWY_MIN(first + kBlock, end);
-    const double suffix = problem.dgate.data == nullptr ? 0.0 : inner_product(problem, after, gradient);
-    std::copy_n(before, problem.state_floats(), state.sums);
-    block_forward(problem, first, last, state, buffers, gates, h);
-    block_backward(problem, first, last, gradient, buffers, gates, h, suffix);
-  }
-}
-
-HWY_NOINLINE void fold_gradient(const LinearProblem& problem, size_t begin, size_t end, PackedState& gradient, float* scratch) {
-  Arena arena(scratch);
-  const BackwardBuffers buffers(arena, problem);
-  for (size_t c = (end - begin + kPanel - 1) / kPanel; c-- > 0;) {
-    const size_t first = begin + c * kPanel, count = HWY_MIN(kPanel, end - first);
-    Gates gate;
-    load_gates(problem, first, end, gate);
-    for (size_t g = 0; g < problem.group; ++g) {
-      const QueryHead& head = problem.heads[g];
-      chunk_features(problem.map, head.q, first, gate.valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm,
-                     buffers.phi_q(0, g));
-      load_output_gradient(problem, head, first, count, gate.valid, buffers, buffers.dy + g * buffers.panels * kSquare, nullptr,
-                           buffers.dden + g * kPanel);
-    }
-    update_gradient(buffers, 0, gate.decay(), gate.reach, gradient);
-    gradient.log_decay += gate.log_decay;
-  }
-}
-
-HWY_NOINLINE void read_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& state, PackedState& gradient,
-                                float* scratch) {
-  Arena arena(scratch);
-  const BackwardBuffers buffers(arena, problem);
-  alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-  for (size_t first = begin; first < end; first += kPanel) {
-    const size_t count = HWY_MIN(kPanel, end - first);
-    bool valid[kPanel];
-    for (size_t t = 0; t < kPanel; ++t) valid[t] = t < count;
-    for (size_t g = 0; g < problem.group; ++g) {
-      const QueryHead& head = problem.heads[g];
-      float* dden = buffers.dden + g * kPanel;
-      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm, buffers.phi_q(0, g));
-      load_output_gradient(problem, head, first, count, valid, buffers, buffers.dy + g * buffers.panels * kSquare, buffers.dy_transposed,
-                           dden);
-      feature_gradient(buffers.features, buffers.panels, state, buffers.dy_transposed, dden, kOnes, 0, nullptr, 0, nullptr, buffers.dphi);
-      map_features_backward(problem.map, buffers.chunk.x, buffers.chunk.inverse_norm, buffers.phi_q(0, g), buffers.dphi, problem.map_sums,
-                            buffers.packed_x, buffers.dx);
-      if (head.dq.data != nullptr) put_columns(head.dq, first, count, valid, problem.map.dim, buffers.dx, buffers.rows);
-    }
-    update_gradient(buffers, 0, 1.0f, kOnes, gradient);
-  }
-}
-
-HWY_NOINLINE void fold_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& gradient, float* scratch) {
-  Arena arena(scratch);
-  const BackwardBuffers buffers(arena, problem);
-  alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-  for (size_t first = begin; first < end; first += kPanel) {
-    const size_t count = HWY_MIN(kPanel, end - first);
-    bool valid[kPanel];
-    load_valid(problem, first, end, valid);
-    alignas(64) float weights[kPanel];
-    for (size_t t = 0; t < kPanel; ++t) weights[t] = valid[t] ? 1.0f : 0.0f;
-    float* phi_k = buffers.phi_k(0);
-    chunk_features(problem.map, problem.k, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm, phi_k);
-    transpose(gather(problem.v, first, valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging), problem.value_dim,
-              buffers.v_transposed);
-    zero_last_rows(buffers.v_transposed, problem.value_dim);
-    if (problem.dv.data != nullptr) {
-      value_gradient(problem, first, count, valid, weights, phi_k, gradient, nullptr, buffers);
-    }
-    feature_gradient(buffers.features, buffers.panels, gradient, buffers.v_transposed, kOnes, weights, 0, nullptr, 0, nullptr,
-                     buffers.dphi);
-    map_features_backward(problem.map, buffers.chunk.x, buffers.chunk.inverse_norm, phi_k, buffers.dphi, problem.map_sums,
-                          buffers.packed_x, buffers.dx);
-    if (problem.dk.data != nullptr) put_columns(problem.dk, first, count, valid, problem.map.dim, buffers.dx, buffers.rows);
   }
 }
 

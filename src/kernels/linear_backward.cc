@@ -12,6 +12,93 @@ HWY_BEFORE_NAMESPACE();
 namespace raffia {
 namespace HWY_NAMESPACE {
 
+void causal_backward(const LinearProblem& problem, size_t begin, size_t end, const float* record, PackedState& gradient,
+                                  float* scratch) {
+  Arena arena(scratch);
+  const BackwardBuffers buffers(arena, problem);
+  PackedState state(arena.take(problem.state_floats()), problem);
+  Gates gates[kBlockChunks];
+  alignas(64) float h[kBlock];
+  for (size_t block = (end - begin + kBlock - 1) / kBlock; block-- > 0;) {
+    const float* before = record + block * problem.state_floats();
+    const float* after = before + problem.state_floats();
+    const size_t first = begin + block * kBlock, last = HWY_MIN(first + kBlock, end);
+    const double suffix = problem.dgate.data == nullptr ? 0.0 : inner_product(problem, after, gradient);
+    std::copy_n(before, problem.state_floats(), state.sums);
+    block_forward(problem, first, last, state, buffers, gates, h);
+    block_backward(problem, first, last, gradient, buffers, gates, h, suffix);
+  }
+}
+
+void fold_gradient(const LinearProblem& problem, size_t begin, size_t end, PackedState& gradient, float* scratch) {
+  Arena arena(scratch);
+  const BackwardBuffers buffers(arena, problem);
+  for (size_t c = (end - begin + kPanel - 1) / kPanel; c-- > 0;) {
+    const size_t first = begin + c * kPanel, count = HWY_MIN(kPanel, end - first);
+    Gates gate;
+    load_gates(problem, first, end, gate);
+    for (size_t g = 0; g < problem.group; ++g) {
+      const QueryHead& head = problem.heads[g];
+      chunk_features(problem.map, head.q, first, gate.valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm,
+                     buffers.phi_q(0, g));
+      load_output_gradient(problem, head, first, count, gate.valid, buffers, buffers.dy + g * buffers.panels * kSquare, nullptr,
+                           buffers.dden + g * kPanel);
+    }
+    update_gradient(buffers, 0, gate.decay(), gate.reach, gradient);
+    gradient.log_decay += gate.log_decay;
+  }
+}
+
+void read_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& state, PackedState& gradient,
+                                float* scratch) {
+  Arena arena(scratch);
+  const BackwardBuffers buffers(arena, problem);
+  alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  for (size_t first = begin; first < end; first += kPanel) {
+    const size_t count = HWY_MIN(kPanel, end - first);
+    bool valid[kPanel];
+    for (size_t t = 0; t < kPanel; ++t) valid[t] = t < count;
+    for (size_t g = 0; g < problem.group; ++g) {
+      const QueryHead& head = problem.heads[g];
+      float* dden = buffers.dden + g * kPanel;
+      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm, buffers.phi_q(0, g));
+      load_output_gradient(problem, head, first, count, valid, buffers, buffers.dy + g * buffers.panels * kSquare, buffers.dy_transposed,
+                           dden);
+      feature_gradient(buffers.features, buffers.panels, state, buffers.dy_transposed, dden, kOnes, 0, nullptr, 0, nullptr, buffers.dphi);
+      map_features_backward(problem.map, buffers.chunk.x, buffers.chunk.inverse_norm, buffers.phi_q(0, g), buffers.dphi, problem.map_sums,
+                            buffers.packed_x, buffers.dx);
+      if (head.dq.data != nullptr) put_columns(head.dq, first, count, valid, problem.map.dim, buffers.dx, buffers.rows);
+    }
+    update_gradient(buffers, 0, 1.0f, kOnes, gradient);
+  }
+}
+
+void fold_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& gradient, float* scratch) {
+  Arena arena(scratch);
+  const BackwardBuffers buffers(arena, problem);
+  alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+  for (size_t first = begin; first < end; first += kPanel) {
+    const size_t count = HWY_MIN(kPanel, end - first);
+    bool valid[kPanel];
+    load_valid(problem, first, end, valid);
+    alignas(64) float weights[kPanel];
+    for (size_t t = 0; t < kPanel; ++t) weights[t] = valid[t] ? 1.0f : 0.0f;
+    float* phi_k = buffers.phi_k(0);
+    chunk_features(problem.map, problem.k, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm, phi_k);
+    transpose(gather(problem.v, first, valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging), problem.value_dim,
+              buffers.v_transposed);
+    zero_last_rows(buffers.v_transposed, problem.value_dim);
+    if (problem.dv.data != nullptr) {
+      value_gradient(problem, first, count, valid, weights, phi_k, gradient, nullptr, buffers);
+    }
+    feature_gradient(buffers.features, buffers.panels, gradient, buffers.v_transposed, kOnes, weights, 0, nullptr, 0, nullptr,
+                     buffers.dphi);
+    map_features_backward(problem.map, buffers.chunk.x, buffers.chunk.inverse_norm, phi_k, buffers.dphi, problem.map_sums,
+                          buffers.packed_x, buffers.dx);
+    if (problem.dk.data != nullptr) put_columns(problem.dk, first, count, valid, problem.map.dim, buffers.dx, buffers.rows);
+  }
+}
+
 size_t backward_scratch_floats(const LinearProblem& problem) {
   Arena arena(nullptr);
   const BackwardBuffers buffers(arena, problem);

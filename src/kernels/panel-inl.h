@@ -13,6 +13,7 @@
 #define RAFFIA_KERNELS_PANEL_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstddef>
 #include <type_traits>
 
@@ -32,14 +33,39 @@ constexpr size_t kLanes = hn::MaxLanes(Tag());
 constexpr size_t kVecs = kPanel / kLanes;  // vectors in one row of a panel
 
 // Rows of the largest tile.
-constexpr size_t kRows = kVecs == 1 ? 12 : (kVecs == 2 ? 6 : 3);
+constexpr size_t kRows = kVecs == 1 ? 12 : (kVecs == 2 ? 6 : (kVecs == 4 ? 3 : 1));
 
 // A stride that is known to be 1 costs no register.
 using UnitStride = std::integral_constant<size_t, 1>;
 using PanelStride = std::integral_constant<size_t, kPanel>;
 
 // One row of a panel, and a tile of R rows. Both are chains of members rather than arrays, so that they stay in registers without
-// the compiler having to unroll a loop first.
+// the compiler having to unroll a loop first. The scalar target has 16 "vectors" to a row and no use for registers: there it is a loop.
+#if HWY_TARGET == HWY_SCALAR
+template <size_t N>
+struct PanelRow {
+  float lanes[N];
+
+  HWY_INLINE void zero() { std::fill_n(lanes, N, 0.0f); }
+  HWY_INLINE void load(const float* p) { std::copy_n(p, N, lanes); }
+  HWY_INLINE void store(float* p) const { std::copy_n(lanes, N, p); }
+  HWY_INLINE void scale(Vec factor) {
+    for (float& x : lanes) x *= hn::GetLane(factor);
+  }
+  HWY_INLINE void multiply_elements(const PanelRow& other) {
+    for (size_t i = 0; i < N; ++i) lanes[i] *= other.lanes[i];
+  }
+  HWY_INLINE void add_product(Vec factor, const PanelRow& other) {
+    for (size_t i = 0; i < N; ++i) lanes[i] += hn::GetLane(factor) * other.lanes[i];
+  }
+  HWY_INLINE void update_and_add(float* HWY_RESTRICT s, const float* HWY_RESTRICT v, Vec g, Vec c, Vec q) {
+    for (size_t i = 0; i < N; ++i) {
+      s[i] = hn::GetLane(g) * s[i] + hn::GetLane(c) * v[i];
+      lanes[i] += hn::GetLane(q) * s[i];
+    }
+  }
+};
+#else
 template <size_t N>
 struct PanelRow {
   Vec head;
@@ -69,6 +95,13 @@ struct PanelRow {
     head = hn::MulAdd(factor, other.head, head);
     tail.add_product(factor, other.tail);
   }
+  // s <- g s + c v, then this += q s.
+  HWY_INLINE void update_and_add(float* HWY_RESTRICT s, const float* HWY_RESTRICT v, Vec g, Vec c, Vec q) {
+    const Vec updated = hn::MulAdd(c, hn::LoadU(Tag(), v), hn::Mul(g, hn::LoadU(Tag(), s)));
+    hn::StoreU(updated, Tag(), s);
+    head = hn::MulAdd(q, updated, head);
+    tail.update_and_add(s + kLanes, v + kLanes, g, c, q);
+  }
 };
 template <>
 struct PanelRow<0> {
@@ -78,7 +111,9 @@ struct PanelRow<0> {
   HWY_INLINE void scale(Vec) {}
   HWY_INLINE void multiply_elements(const PanelRow&) {}
   HWY_INLINE void add_product(Vec, const PanelRow&) {}
+  HWY_INLINE void update_and_add(float*, const float*, Vec, Vec, Vec) {}
 };
+#endif
 using Row = PanelRow<kVecs>;
 
 template <size_t R>
@@ -196,7 +231,7 @@ struct Chunk {
 };
 
 // `valid[t]` != 0 where a row takes part; `staging` [16, dim] receives rows that need conversion.
-HWY_INLINE Chunk gather(const Rows& rows, size_t first, const bool* valid, size_t dim, const float* zeros, float* staging) {
+inline HWY_NOINLINE Chunk gather(const Rows& rows, size_t first, const bool* valid, size_t dim, const float* zeros, float* staging) {
   Chunk chunk;
   for (size_t t = 0; t < kPanel; ++t) {
     if (!valid[t]) {
@@ -223,7 +258,7 @@ HWY_INLINE void prefetch(const Rows& rows, size_t begin, size_t end, size_t dim)
 
 // [16, columns] -> [columns, 16], from and to anywhere: transposes 8 x 8 or 4 x 4 blocks in registers.
 template <class D = hn::CappedTag<float, 8>>  // a template so that the branch of another width is not compiled
-HWY_INLINE void transpose(const Chunk& chunk, size_t columns, float* HWY_RESTRICT out) {
+inline HWY_NOINLINE void transpose(const Chunk& chunk, size_t columns, float* HWY_RESTRICT out) {
   size_t c = 0;
 #if HWY_TARGET != HWY_SCALAR
   const D d;
@@ -290,7 +325,7 @@ HWY_INLINE Chunk block_rows(const float* block, size_t ld) {
 }
 
 // [16, columns] -> panels [ceil(columns / 16)][16][16]; columns past the end are 0.
-HWY_INLINE void pack(const Chunk& chunk, size_t columns, float* HWY_RESTRICT out) {
+inline HWY_NOINLINE void pack(const Chunk& chunk, size_t columns, float* HWY_RESTRICT out) {
   for (size_t c = 0; c < columns; c += kPanel, out += kPanel * kPanel) {
     if (c + kPanel <= columns) {
       for (size_t t = 0; t < kPanel; ++t) {
@@ -307,7 +342,7 @@ HWY_INLINE void pack(const Chunk& chunk, size_t columns, float* HWY_RESTRICT out
 }
 
 // out[t] = scale[t] * in[t] for each of the 16 rows of every panel; `in` may be `out`.
-HWY_INLINE void scale_panel_rows(const float* in, const float* scale, size_t panels, float* out) {
+inline HWY_NOINLINE void scale_panel_rows(const float* in, const float* scale, size_t panels, float* out) {
   for (size_t p = 0; p < panels; ++p) {
     for (size_t t = 0; t < kPanel; ++t) {
       Row row;

@@ -22,7 +22,7 @@ namespace raffia {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-HWY_INLINE float dot(const float* a, const float* b, size_t count) {
+HWY_INLINE float row_dot(const float* a, const float* b, size_t count) {
   const Tag d;
   Vec even = hn::Zero(d), odd = hn::Zero(d);
   size_t i = 0;
@@ -36,7 +36,7 @@ HWY_INLINE float dot(const float* a, const float* b, size_t count) {
 }
 
 // out [rows] = W [rows, dim] x: four rows at a time share the loads of x and the sum across lanes.
-HWY_INLINE void multiply_vector(const float* weights, size_t rows, size_t dim, const float* x, float* out) {
+inline HWY_NOINLINE void multiply_vector(const float* weights, size_t rows, size_t dim, const float* x, float* out) {
   const Tag d;
   const size_t whole = dim / kLanes * kLanes;
   size_t r = 0;
@@ -58,15 +58,15 @@ HWY_INLINE void multiply_vector(const float* weights, size_t rows, size_t dim, c
       for (size_t i = whole; i < dim; ++i) out[r + j] += w[j * dim + i] * x[i];
     }
   }
-  for (; r < rows; ++r) out[r] = dot(weights + r * dim, x, dim);
+  for (; r < rows; ++r) out[r] = row_dot(weights + r * dim, x, dim);
 }
 
 // phi [F] of one row x [d]. `x` is used up; `projected` and `second` have room for D rounded up to a panel.
-HWY_INLINE void map_row(const MapParams& map, float* x, float* projected, float* second, float* phi) {
+inline HWY_NOINLINE void map_row(const MapParams& map, float* x, float* projected, float* second, float* phi) {
   const Tag d;
   const size_t rows = map.rows;
   if (has_unit_norm(map.kind)) {
-    const float inverse = 1.0f / std::max(std::sqrt(dot(x, x, map.dim)), 1e-6f);
+    const float inverse = 1.0f / std::max(std::sqrt(row_dot(x, x, map.dim)), 1e-6f);
     for (size_t i = 0; i < map.dim; ++i) x[i] *= inverse;
   } else if (map.input_scale != 1.0f) {
     for (size_t i = 0; i < map.dim; ++i) x[i] *= map.input_scale;
@@ -106,7 +106,7 @@ HWY_INLINE void map_row(const MapParams& map, float* x, float* projected, float*
       break;
     case MapKind::positive:
     case MapKind::positive2: {
-      const Vec offset = hn::Set(d, std::log(map.output_scale) - map.shift - 0.5f * dot(x, x, map.dim));
+      const Vec offset = hn::Set(d, std::log(map.output_scale) - map.shift - 0.5f * row_dot(x, x, map.dim));
       for (size_t i = 0; i < rows; i += kLanes) {
         const Vec p = hn::LoadU(d, projected + i);
         hn::StoreU(exp_of(d, hn::Add(offset, p)), d, projected + i);
@@ -120,19 +120,7 @@ HWY_INLINE void map_row(const MapParams& map, float* x, float* projected, float*
   std::copy_n(second, map.features - first, phi + first);
 }
 
-// N vectors of one row of S: s <- g s + c v, y += q s.
-template <size_t N>
-HWY_INLINE void step_row(float* HWY_RESTRICT s, const float* HWY_RESTRICT v, Vec g, Vec c, Vec q, PanelRow<N>& y) {
-  if constexpr (N > 0) {
-    const Tag d;
-    const Vec updated = hn::MulAdd(c, hn::LoadU(d, v), hn::Mul(g, hn::LoadU(d, s)));
-    hn::StoreU(updated, d, s);
-    y.head = hn::MulAdd(q, updated, y.head);
-    step_row<N - 1>(s + kLanes, v + kLanes, g, c, q, y.tail);
-  }
-}
-
-// Columns [0, 8 vectors) of S, all rows.
+// N vectors of every row of S.
 template <size_t N>
 HWY_INLINE void step_columns(size_t features, size_t ld, float keep, const float* phi_k, const float* phi_q, const float* v, float* sums,
                              float* y) {
@@ -141,81 +129,9 @@ HWY_INLINE void step_columns(size_t features, size_t ld, float keep, const float
   PanelRow<N> acc;
   acc.zero();
   for (size_t f = 0; f < features; ++f) {
-    step_row<N>(sums + f * ld, v, g, hn::Set(d, phi_k[f]), hn::Set(d, phi_q[f]), acc);
+    acc.update_and_add(sums + f * ld, v, g, hn::Set(d, phi_k[f]), hn::Set(d, phi_q[f]));
   }
   acc.store(y);
-}
-
-HWY_NOINLINE void step(const StepTask& task, float* scratch, ClampCount& clamps) {
-  const Tag d;
-  const size_t features = task.map.features, columns = task.value_dim, dim = task.map.dim;
-  const size_t padded_rows = (HWY_MAX(task.map.rows, dim) + kPanel - 1) / kPanel * kPanel;
-  Arena arena(scratch);
-  float* x = arena.take(dim);
-  float* projected = arena.take(padded_rows);
-  float* second = arena.take(padded_rows);
-  float* phi_k = arena.take(features);
-  float* phi_q = arena.take(features);
-  float* value = arena.take(columns);
-  float* y = arena.take(columns);
-
-  const auto features_of = [&](const Rows& rows, size_t row, float* phi) HWY_ATTR {
-    for (size_t i = 0; i < dim; ++i) x[i] = rows.at(row, i);
-    map_row(task.map, x, projected, second, phi);
-  };
-  features_of(task.k, 0, phi_k);
-  for (size_t i = 0; i < columns; ++i) value[i] = task.v.at(0, i);
-
-  float keep = 1.0f, write = 1.0f;
-  if (task.gated) {
-    Vec g, u, l;
-    gate_of(d, hn::Set(d, task.gate_logit), g, u, l);
-    keep = hn::GetLane(g);
-    write = hn::GetLane(u);
-    *task.log_decay += hn::GetLane(l);
-  }
-  *task.mass = keep * *task.mass + write;
-
-  // u phi(k) is what is written.
-  size_t f = 0;
-  for (; f + kLanes <= features; f += kLanes) {
-    const Vec written = hn::Mul(hn::Set(d, write), hn::LoadU(d, phi_k + f));
-    hn::StoreU(written, d, phi_k + f);
-    hn::StoreU(hn::MulAdd(hn::Set(d, keep), hn::LoadU(d, task.normaliser + f), written), d, task.normaliser + f);
-  }
-  for (; f < features; ++f) {
-    phi_k[f] *= write;
-    task.normaliser[f] = keep * task.normaliser[f] + phi_k[f];
-  }
-
-  for (size_t g = 0; g < task.group; ++g) {
-    features_of(task.q, g, phi_q);
-    // The first query head updates the state as it reads it; the others find it updated.
-    const float decay = g == 0 ? keep : 1.0f;
-    if (g == 1) std::fill_n(phi_k, features, 0.0f);
-    size_t c = 0;
-    for (; c + 8 * kLanes <= columns; c += 8 * kLanes) {
-      step_columns<8>(features, columns, decay, phi_k, phi_q, value + c, task.sums + c, y + c);
-    }
-    for (; c + kLanes <= columns; c += kLanes) {
-      step_columns<1>(features, columns, decay, phi_k, phi_q, value + c, task.sums + c, y + c);
-    }
-    for (; c < columns; ++c) {
-      y[c] = 0.0f;
-      for (size_t i = 0; i < features; ++i) {
-        float& s = task.sums[i * columns + c];
-        s = decay * s + phi_k[i] * value[c];
-        y[c] += phi_q[i] * s;
-      }
-    }
-    const float den = dot(phi_q, task.normaliser, features), floor = task.eps * *task.mass;
-    const bool clamped = !(den > 0.0f && den >= floor);
-    const float divisor = clamped ? floor : den;
-    const float inverse = divisor > 0.0f ? 1.0f / divisor : 0.0f;
-    ++clamps.rows;
-    clamps.clamped += clamped ? 1 : 0;
-    for (size_t i = 0; i < columns; ++i) task.out.set(g, i, y[i] * inverse);
-  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -9,6 +9,86 @@
 #include "kernels/step-inl.h"
 // clang-format on
 
+HWY_BEFORE_NAMESPACE();
+namespace raffia {
+namespace HWY_NAMESPACE {
+
+void step(const StepTask& task, float* scratch, ClampCount& clamps) {
+  const Tag d;
+  const size_t features = task.map.features, columns = task.value_dim, dim = task.map.dim;
+  const size_t padded_rows = (HWY_MAX(task.map.rows, dim) + kPanel - 1) / kPanel * kPanel;
+  Arena arena(scratch);
+  float* x = arena.take(dim);
+  float* projected = arena.take(padded_rows);
+  float* second = arena.take(padded_rows);
+  float* phi_k = arena.take(features);
+  float* phi_q = arena.take(features);
+  float* value = arena.take(columns);
+  float* y = arena.take(columns);
+
+  const auto features_of = [&](const Rows& rows, size_t row, float* phi) HWY_ATTR {
+    for (size_t i = 0; i < dim; ++i) x[i] = rows.at(row, i);
+    map_row(task.map, x, projected, second, phi);
+  };
+  features_of(task.k, 0, phi_k);
+  for (size_t i = 0; i < columns; ++i) value[i] = task.v.at(0, i);
+
+  float keep = 1.0f, write = 1.0f;
+  if (task.gated) {
+    Vec g, u, l;
+    gate_of(d, hn::Set(d, task.gate_logit), g, u, l);
+    keep = hn::GetLane(g);
+    write = hn::GetLane(u);
+    *task.log_decay += hn::GetLane(l);
+  }
+  *task.mass = keep * *task.mass + write;
+
+  // u phi(k) is what is written.
+  size_t f = 0;
+  for (; f + kLanes <= features; f += kLanes) {
+    const Vec written = hn::Mul(hn::Set(d, write), hn::LoadU(d, phi_k + f));
+    hn::StoreU(written, d, phi_k + f);
+    hn::StoreU(hn::MulAdd(hn::Set(d, keep), hn::LoadU(d, task.normaliser + f), written), d, task.normaliser + f);
+  }
+  for (; f < features; ++f) {
+    phi_k[f] *= write;
+    task.normaliser[f] = keep * task.normaliser[f] + phi_k[f];
+  }
+
+  for (size_t g = 0; g < task.group; ++g) {
+    features_of(task.q, g, phi_q);
+    // The first query head updates the state as it reads it; the others find it updated.
+    const float decay = g == 0 ? keep : 1.0f;
+    if (g == 1) std::fill_n(phi_k, features, 0.0f);
+    size_t c = 0;
+    for (; c + 8 * kLanes <= columns; c += 8 * kLanes) {
+      step_columns<8>(features, columns, decay, phi_k, phi_q, value + c, task.sums + c, y + c);
+    }
+    for (; c + kLanes <= columns; c += kLanes) {
+      step_columns<1>(features, columns, decay, phi_k, phi_q, value + c, task.sums + c, y + c);
+    }
+    for (; c < columns; ++c) {
+      y[c] = 0.0f;
+      for (size_t i = 0; i < features; ++i) {
+        float& s = task.sums[i * columns + c];
+        s = decay * s + phi_k[i] * value[c];
+        y[c] += phi_q[i] * s;
+      }
+    }
+    const float den = row_dot(phi_q, task.normaliser, features), floor = task.eps * *task.mass;
+    const bool clamped = !(den > 0.0f && den >= floor);
+    const float divisor = clamped ? floor : den;
+    const float inverse = divisor > 0.0f ? 1.0f / divisor : 0.0f;
+    ++clamps.rows;
+    clamps.clamped += clamped ? 1 : 0;
+    for (size_t i = 0; i < columns; ++i) task.out.set(g, i, y[i] * inverse);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace raffia
+HWY_AFTER_NAMESPACE();
+
 #if HWY_ONCE
 namespace raffia {
 
