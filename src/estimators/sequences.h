@@ -47,10 +47,17 @@ class Workers {
 
   int count() const { return count_; }
 
-  // body(task, scratch of the worker)
+  // body(index of the task, scratch of the worker)
   template <class Body>
   void run(int64_t tasks, const Scratch& scratch, const Body& body) const {
     executor_.run(tasks, count_, [&](int64_t index, int worker) { body(index, scratch.of(worker)); });
+  }
+
+  // kernel(task, scratch of the worker)
+  template <class Task, class Kernel>
+  void run(const std::vector<Task>& tasks, const Scratch& scratch, const Kernel& kernel) const {
+    run(static_cast<int64_t>(tasks.size()), scratch,
+        [&](int64_t index, float* memory) { kernel(tasks[static_cast<size_t>(index)], memory); });
   }
 
  private:

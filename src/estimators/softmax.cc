@@ -9,51 +9,11 @@
 #include "core/check.h"
 #include "core/scratch.h"
 #include "core/trace.h"
+#include "estimators/sequences.h"
 #include "raffia/attention.h"
 
 namespace raffia {
 namespace {
-
-// Tokens that attend to each other, in entry `batch` of q, k, v.
-struct Sequence {
-  int64_t batch;
-  int64_t first_query, queries;
-  int64_t first_key, keys;
-};
-
-void require_offsets(const char* function, const char* argument, std::span<const int64_t> offsets, int64_t length) {
-  require(offsets.front() == 0 && offsets.back() == length, "{}: {} goes from {} to {}, expected 0 to {}", function, argument,
-          offsets.front(), offsets.back(), length);
-  require(std::is_sorted(offsets.begin(), offsets.end()), "{}: {} decreases, expected ascending offsets", function, argument);
-}
-
-std::vector<Sequence> sequences_of(const char* function, const Layout& layout, int64_t batch, int64_t queries, int64_t keys) {
-  std::vector<Sequence> sequences;
-  require(layout.lengths.empty() || layout.cu_seqlens.empty(), "{}: both lengths and cu_seqlens are given, expected one of them",
-          function);
-  if (!layout.cu_seqlens.empty()) {
-    const std::span<const int64_t> of_queries = layout.cu_seqlens;
-    const std::span<const int64_t> of_keys = layout.cu_seqlens_k.empty() ? of_queries : layout.cu_seqlens_k;
-    require(batch == 1, "{}: cu_seqlens is given with a batch of {}, expected 1", function, batch);
-    require(of_keys.size() == of_queries.size(), "{}: cu_seqlens_k has {} offsets, expected {} (as many as cu_seqlens)", function,
-            of_keys.size(), of_queries.size());
-    require_offsets(function, "cu_seqlens", of_queries, queries);
-    require_offsets(function, layout.cu_seqlens_k.empty() ? "cu_seqlens" : "cu_seqlens_k", of_keys, keys);
-    for (size_t n = 0; n + 1 < of_queries.size(); ++n) {
-      sequences.push_back({0, of_queries[n], of_queries[n + 1] - of_queries[n], of_keys[n], of_keys[n + 1] - of_keys[n]});
-    }
-    return sequences;
-  }
-  require(layout.cu_seqlens_k.empty(), "{}: cu_seqlens_k is given without cu_seqlens", function);
-  require(layout.lengths.empty() || layout.lengths.size() == static_cast<size_t>(batch),
-          "{}: lengths has {} entries, expected {} (batch of q)", function, layout.lengths.size(), batch);
-  for (int64_t b = 0; b < batch; ++b) {
-    const int64_t length = layout.lengths.empty() ? keys : layout.lengths[static_cast<size_t>(b)];
-    require(length >= 0 && length <= keys, "{}: lengths[{}] is {}, expected 0 to {} (length of k)", function, b, length, keys);
-    sequences.push_back({b, 0, queries == keys ? length : queries, 0, length});
-  }
-  return sequences;
-}
 
 // What forward and backward share: shapes that fit, and the sequences.
 struct Problem {
@@ -96,15 +56,6 @@ struct Problem {
   std::vector<Sequence> sequences;
 };
 
-// A view [B, T, H] of one number per token and head, as rows of one column.
-template <class AnyRows, class AnyView>
-AnyRows column_of(const AnyView& view, int64_t b, int64_t t, int64_t h) {
-  if (view.absent()) return {};
-  auto* bytes = static_cast<std::conditional_t<std::is_same_v<AnyRows, MutRows>, std::byte, const std::byte>*>(view.data());
-  bytes += view.offset(b, t, h) * static_cast<int64_t>(size_of(view.dtype()));
-  return {bytes, view.dtype(), view.stride(1), 1};
-}
-
 // The heads of the one token of batch entry `b`, as rows.
 template <class AnyRows, class AnyView>
 AnyRows head_rows(const AnyView& view, int64_t b) {
@@ -120,41 +71,6 @@ KeyMask mask_of(const SoftmaxOptions& options, const Sequence& sequence, int64_t
   }
   mask.bias = column_of<Rows>(options.key_bias, sequence.batch, sequence.first_key, g);
   return mask;
-}
-
-class Workers {
- public:
-  explicit Workers(const SoftmaxOptions& options)
-      : executor_(options.executor != nullptr ? *options.executor : default_executor()),
-        count_(options.threads > 0 ? std::min(options.threads, executor_.concurrency()) : executor_.concurrency()) {}
-
-  int count() const { return count_; }
-
-  template <class Task, class Kernel>
-  void run(const std::vector<Task>& tasks, const Scratch& scratch, const Kernel& kernel) const {
-    executor_.run(static_cast<int64_t>(tasks.size()), count_,
-                  [&](int64_t index, int worker) { kernel(tasks[static_cast<size_t>(index)], scratch.of(worker)); });
-  }
-
- private:
-  Executor& executor_;
-  int count_;
-};
-
-// Tokens [begin, T) of a batch entry, which belong to no sequence.
-void fill_rest(MutView4 view, int64_t b, int64_t begin) {
-  for (int64_t t = begin; t < view.extent(1); ++t) {
-    for (int64_t h = 0; h < view.extent(2); ++h) {
-      const MutRows row = rows_of<MutRows>(view, b, t, h);
-      for (int64_t i = 0; i < view.extent(3); ++i) row.set(0, static_cast<size_t>(i), 0.0F);
-    }
-  }
-}
-
-void fill_rest(MutView3 view, int64_t b, int64_t begin, float value) {
-  for (int64_t t = begin; t < view.extent(1); ++t) {
-    for (int64_t h = 0; h < view.extent(2); ++h) column_of<MutRows>(view, b, t, h).set(0, 0, value);
-  }
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ Report step_all(const char* name, View3 q, View3 k, View3 v, View2 gate_logits, 
   AttentionOptions where = options;
   if (batch * groups * map.features() * value_dim < kLeastParallel) where.threads = 1;
   const Workers workers(where);
-  StepTask shape{.map = MapParams(map, 0)};
+  LinearStep shape{.map = MapParams(map, 0)};
   shape.value_dim = static_cast<size_t>(value_dim);
   const Scratch scratch(workers.count(), step_scratch_floats(shape));
   std::vector<ClampCount> clamps(static_cast<size_t>(batch * groups));
@@ -68,7 +68,7 @@ Report step_all(const char* name, View3 q, View3 k, View3 v, View2 gate_logits, 
   workers.run(batch * groups, scratch, [&](int64_t index, float* memory) {
     const int64_t g = index / batch, b = index % batch, group = heads / groups;
     const auto [state, entry] = entry_of(b);
-    StepTask task{.map = MapParams(map, g)};
+    LinearStep task{.map = MapParams(map, g)};
     task.value_dim = static_cast<size_t>(value_dim);
     task.group = static_cast<size_t>(group);
     task.eps = eps;

@@ -13,7 +13,7 @@ HWY_BEFORE_NAMESPACE();
 namespace raffia {
 namespace HWY_NAMESPACE {
 
-void step(const StepTask& task, float* scratch, ClampCount& clamps) {
+void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
   const Tag d;
   const size_t features = task.map.features, columns = task.value_dim, dim = task.map.dim;
   const size_t padded_rows = (HWY_MAX(task.map.rows, dim) + kPanel - 1) / kPanel * kPanel;
@@ -95,11 +95,11 @@ namespace raffia {
 HWY_EXPORT(step);
 
 // x, two padded projections, two feature rows, v and y, each rounded up to a panel.
-size_t step_scratch_floats(const StepTask& task) {
+size_t step_scratch_floats(const LinearStep& task) {
   return 3 * (std::max(task.map.rows, task.map.dim) + kChunk) + 2 * (task.map.features + kChunk) + 2 * (task.value_dim + kChunk);
 }
 
-void linear_step(const StepTask& task, float* scratch, ClampCount& clamps) {
+void linear_step(const LinearStep& task, float* scratch, ClampCount& clamps) {
   chosen(HWY_DISPATCH_TABLE(step))(task, scratch, clamps);
 }
 

@@ -6,7 +6,7 @@
 
 namespace raffia {
 
-struct StepTask {
+struct LinearStep {
   MapParams map;
   size_t value_dim = 0;
   size_t group = 1;  // query heads
@@ -23,8 +23,8 @@ struct StepTask {
   float* log_decay = nullptr;
 };
 
-size_t step_scratch_floats(const StepTask& task);
-void linear_step(const StepTask& task, float* scratch, ClampCount& clamps);
+size_t step_scratch_floats(const LinearStep& task);
+void linear_step(const LinearStep& task, float* scratch, ClampCount& clamps);
 
 }  // namespace raffia
 
