@@ -23,7 +23,7 @@ Report total(const std::vector<ClampCount>& counts) {
 Report causal(const char* name, const LinearViews& views, const FeatureMap& map, State& state, const AttentionOptions& options) {
   const LinearPlan plan(name, Reach::causal, views, map, options);
   require_state(plan, map, "state", state.shape());
-  const Trace trace(name, "q", views.q, static_cast<int64_t>(kChunk));
+  const Trace trace(name, "q", *views.q, static_cast<int64_t>(kChunk));
   const std::vector<Segment> segments = causal_segments(plan, options);
 
   const Workers workers(options);
@@ -107,7 +107,7 @@ void fold_into(const LinearViews& views, const FeatureMap& map, State& state, co
   constexpr const char* kName = "fold_keys";
   const LinearPlan plan(kName, Reach::everything, views, map, options);
   require_state(plan, map, "state", state.shape());
-  const Trace trace(kName, "k", views.k, static_cast<int64_t>(kChunk));
+  const Trace trace(kName, "k", *views.k, static_cast<int64_t>(kChunk));
   const Workers workers(options);
   const Scratch scratch(workers.count(), plan.scratch_floats);
   const StateSlots slots(plan, plan.size());
@@ -126,7 +126,7 @@ Report causal_attention(View4 q, View4 k, View4 v, const FeatureMap& map, State&
 
 Report gated_attention(View4 q, View4 k, View4 v, View3 gate_logits, const FeatureMap& map, State& state, MutView4 out,
                        const AttentionOptions& options) {
-  return causal("gated_attention", {.q = q, .k = k, .v = v, .gate_logits = gate_logits, .gated = true, .out = out}, map, state, options);
+  return causal("gated_attention", {.q = q, .k = k, .v = v, .gate_logits = gate_logits, .out = out}, map, state, options);
 }
 
 Report rfa_attention(View4 q, View4 k, View4 v, const FeatureMap& map, MutView4 out, const AttentionOptions& options) {
@@ -152,7 +152,7 @@ void fold_keys(View4 k, View4 v, const FeatureMap& map, State& state, const Atte
 }
 
 void fold_keys(View4 k, View4 v, View3 gate_logits, const FeatureMap& map, State& state, const AttentionOptions& options) {
-  fold_into({.k = k, .v = v, .gate_logits = gate_logits, .gated = true}, map, state, options);
+  fold_into({.k = k, .v = v, .gate_logits = gate_logits}, map, state, options);
 }
 
 Report read_state(View4 q, const FeatureMap& map, const State& state, MutView4 out, const AttentionOptions& options) {

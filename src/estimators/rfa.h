@@ -2,6 +2,7 @@
 #ifndef RAFFIA_ESTIMATORS_RFA_H_
 #define RAFFIA_ESTIMATORS_RFA_H_
 
+#include <optional>
 #include <vector>
 
 #include "estimators/sequences.h"
@@ -10,13 +11,12 @@
 
 namespace raffia {
 
-// The views of one op; absent where the op has none.
+// The views of one op; empty where the op has no such argument. What it has must fit, views without elements included.
 struct LinearViews {
-  View4 q, k, v;
-  View3 gate_logits;
-  bool gated = false;  // gate_logits must be there
-  MutView4 out;
-  View4 forward_out, dout;  // backward
+  std::optional<View4> q, k, v;
+  std::optional<View3> gate_logits;
+  std::optional<MutView4> out;
+  std::optional<View4> forward_out, dout;  // backward
 };
 
 enum class Reach : uint8_t { causal, everything };

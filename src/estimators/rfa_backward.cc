@@ -20,7 +20,7 @@ void causal(const char* name, const LinearViews& views, const FeatureMap& map, s
   LinearPlan plan(name, Reach::causal, views, map, unrecorded);
   plan.attach(gradients, record);
   if (gradients.state != nullptr) require_state(plan, map, "gradients.state", gradients.state->shape());
-  const Trace trace(name, "q", views.q, static_cast<int64_t>(kChunk));
+  const Trace trace(name, "q", *views.q, static_cast<int64_t>(kChunk));
   const std::vector<Segment> segments = causal_segments(plan, options);
   MapSumSlots sums(name, map, gradients.map, segments.size());
 
@@ -82,7 +82,7 @@ void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, cons
                               std::span<const float> record, View4 dout, const AttentionGradients& gradients,
                               const AttentionOptions& options) {
   causal("gated_attention_backward",
-         {.q = q, .k = k, .v = v, .gate_logits = gate_logits, .gated = true, .forward_out = out, .dout = dout}, map, record, gradients,
+         {.q = q, .k = k, .v = v, .gate_logits = gate_logits, .forward_out = out, .dout = dout}, map, record, gradients,
          options);
 }
 

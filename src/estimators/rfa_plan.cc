@@ -75,50 +75,56 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
                        const AttentionOptions& options)
     : function(name), reach(how_far), packed_sequences(!options.layout.cu_seqlens.empty()) {
   // A fold has no queries and a read no keys: shapes come from what is there.
-  const bool has_queries = !views.q.absent() || views.k.absent(), has_keys = !views.k.absent() || views.q.absent();
-  const View4& some = has_keys ? views.k : views.q;
-  batch = some.extent(0);
-  keys = has_keys ? views.k.extent(1) : 0;
-  groups = has_keys ? views.k.extent(2) : map.heads();
-  queries = has_queries ? views.q.extent(1) : 0;
-  heads = has_queries ? views.q.extent(2) : groups;
-  value_dim = has_keys ? views.v.extent(3) : views.out.extent(3);
+  const bool has_queries = views.q.has_value(), has_keys = views.k.has_value();
+  const View4 q = views.q.value_or(View4()), k = views.k.value_or(View4()), v = views.v.value_or(View4());
+  const View3 gate_logits = views.gate_logits.value_or(View3());
+  const MutView4 out = views.out.value_or(MutView4());
+  const View4 forward_out = views.forward_out.value_or(View4()), dout = views.dout.value_or(View4());
+  batch = has_keys ? k.extent(0) : q.extent(0);
+  keys = k.extent(1);
+  groups = has_keys ? k.extent(2) : map.heads();
+  queries = q.extent(1);
+  heads = has_queries ? q.extent(2) : groups;
+  value_dim = has_keys ? v.extent(3) : out.extent(3);
 
   if (has_keys) {
-    require_dtype(name, "k", views.k, {DType::f32, DType::bf16});
-    require_dtype(name, "v", views.v, {DType::f32, DType::bf16});
-    require_shape(name, "k", views.k, {batch, keys, map.heads(), map.dim()}, "heads and dim of the feature map");
-    require_shape(name, "v", views.v, {batch, keys, groups, value_dim}, "batch, length and heads of k");
+    require_dtype(name, "k", k, {DType::f32, DType::bf16});
+    require_dtype(name, "v", v, {DType::f32, DType::bf16});
+    require_shape(name, "k", k, {batch, keys, map.heads(), map.dim()}, "heads and dim of the feature map");
+    require_shape(name, "v", v, {batch, keys, groups, value_dim}, "batch, length and heads of k");
   }
+  require(value_dim >= 1, "{}: {} has dim 0, expected at least 1", name, has_keys ? "v" : "out");
   if (has_queries) {
-    require_dtype(name, "q", views.q, {DType::f32, DType::bf16});
+    require_dtype(name, "q", q, {DType::f32, DType::bf16});
     require(groups >= 1 && heads % groups == 0, "{}: q has {} heads, expected a multiple of the {} heads of the feature map", name,
             heads, groups);
-    require_shape(name, "q", views.q, {batch, reach == Reach::causal ? keys : queries, heads, map.dim()},
+    require_shape(name, "q", q, {batch, reach == Reach::causal ? keys : queries, heads, map.dim()},
                   reach == Reach::causal ? "batch and length of k, dim of the feature map" : "batch of k, dim of the feature map");
   }
-  if (views.gated) {
-    require_dtype(name, "gate_logits", views.gate_logits, {DType::f32, DType::bf16});
-    require_shape(name, "gate_logits", views.gate_logits, {batch, keys, groups}, "batch and heads of k, length of k");
+  if (views.gate_logits) {
+    require_dtype(name, "gate_logits", gate_logits, {DType::f32, DType::bf16});
+    require_shape(name, "gate_logits", gate_logits, {batch, keys, groups}, "batch and heads of k, length of k");
   }
   const auto require_rows = [&](const char* argument, const View4& view) {
-    if (view.absent()) return;
     require_dtype(name, argument, view, {DType::f32, DType::bf16});
     require_shape(name, argument, view, {batch, queries, heads, value_dim}, "batch, length and heads of q, dim of v");
   };
-  require_rows("out", views.out);
-  require_rows("out", views.forward_out);
-  require_rows("dout", views.dout);
+  if (views.out) require_rows("out", out);
+  if (views.forward_out) require_rows("out", forward_out);
+  if (views.dout) require_rows("dout", dout);
   if (!options.layout.valid.absent()) {
     require_dtype(name, "layout.valid", options.layout.valid, {DType::u8});
     require_shape(name, "layout.valid", options.layout.valid, {batch, has_keys ? keys : queries}, "batch and length of k");
   }
   require(options.threads >= 0, "{}: threads is {}, expected at least 0", name, options.threads);
-  require(value_dim >= 1, "{}: v has dim 0, expected at least 1", name);
   const float eps = options.eps ? *options.eps : map.default_eps();
   require(eps >= 0.0f, "{}: eps is {}, expected at least 0", name, eps);
 
   sequences = sequences_of(name, options.layout, batch, has_queries ? queries : keys, has_keys ? keys : queries);
+  for (const Sequence& s : sequences) {
+    require(reach != Reach::causal || (s.first_query == s.first_key && s.queries == s.keys),
+            "{}: cu_seqlens_k differs from cu_seqlens, expected the same (queries and keys are the same tokens)", name);
+  }
   const size_t group = static_cast<size_t>(heads / groups);
   query_heads.resize(sequences.size() * static_cast<size_t>(heads));
   problems.reserve(sequences.size() * static_cast<size_t>(groups));
@@ -133,9 +139,9 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
       problem.eps = eps;
       problem.group = has_queries ? group : 0;
       problem.heads = query_heads.data() + n * static_cast<size_t>(heads) + static_cast<size_t>(g) * group;
-      problem.k = rows_of<Rows>(views.k, s.batch, s.first_key, g);
-      problem.v = rows_of<Rows>(views.v, s.batch, s.first_key, g);
-      problem.gate = column_of<Rows>(views.gate_logits, s.batch, s.first_key, g);
+      problem.k = rows_of<Rows>(k, s.batch, s.first_key, g);
+      problem.v = rows_of<Rows>(v, s.batch, s.first_key, g);
+      problem.gate = column_of<Rows>(gate_logits, s.batch, s.first_key, g);
       if (!options.layout.valid.absent() && has_keys) {
         const View2& valid = options.layout.valid;
         problem.valid = static_cast<const uint8_t*>(valid.data()) + valid.offset(s.batch, s.first_key);
@@ -145,14 +151,14 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
     }
     for (int64_t h = 0; has_queries && h < heads; ++h) {
       QueryHead& head = query_heads[n * static_cast<size_t>(heads) + static_cast<size_t>(h)];
-      head.q = rows_of<Rows>(views.q, s.batch, s.first_query, h);
-      head.out = rows_of<MutRows>(views.out, s.batch, s.first_query, h);
-      head.forward_out = rows_of<Rows>(views.forward_out, s.batch, s.first_query, h);
-      head.dout = rows_of<Rows>(views.dout, s.batch, s.first_query, h);
+      head.q = rows_of<Rows>(q, s.batch, s.first_query, h);
+      head.out = rows_of<MutRows>(out, s.batch, s.first_query, h);
+      head.forward_out = rows_of<Rows>(forward_out, s.batch, s.first_query, h);
+      head.dout = rows_of<Rows>(dout, s.batch, s.first_query, h);
       denominator_offsets.push_back(record);
       record += static_cast<size_t>(s.queries);
     }
-    if (!packed_sequences) fill_rest(views.out, s.batch, s.queries);
+    if (!packed_sequences) fill_rest(out, s.batch, s.queries);
   }
   record = round_up(record, kChunk);
   for (const LinearProblem& problem : problems) {
