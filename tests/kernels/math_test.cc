@@ -209,8 +209,8 @@ TEST(Gate, KeepsAndWritesWithSmallRelativeErrorOnBothSides) {
   });
 }
 
-// log1p of s = e^-|x| errs by 4 u s / (1 + s) <= 4 u log1p(s) / log(2) from s and 4 ulp of its own, 8 u; the difference rounds by u
-// of the result, which is no smaller than either term: 4 / log(2) + 8 + 1 < 15 u, at most 15 ulp.
+// log1p of s = e^-|x| errs by 4 u s / (1 + s) <= 4 u log1p(s) / log(2) from s and 4 ulp of its own, 8 u; the difference rounds by
+// u of the result, which is no smaller than either term: 4 / log(2) + 8 + 1 < 15 u, at most 15 ulp.
 TEST(Gate, LogIsMinusSoftplusDownToMinusSixty) {
   for_each_isa([] {
     Worst worst;
