@@ -1,8 +1,8 @@
 // The linear ops, forward: checks, the cutting of sequences into segments, and the order in which states meet.
 //
 // A causal sequence is one task, or several segments in two passes: first the segments are folded on their own (the first one is
-// computed in full, for its state is known), then their states are composed from left to right, then the other segments are computed in
-// full from where they start. How many there are depends on the shape and the options alone.
+// computed in full, for its state is known), then their states are composed from left to right, then the other segments are
+// computed in full from where they start. How many there are depends on the shape and the options alone.
 #include "estimators/rfa.h"
 
 #include "core/check.h"
@@ -32,44 +32,51 @@ Report causal(const char* name, const LinearViews& views, const FeatureMap& map,
   std::vector<PackedState> states = slots.all(plan);  // of each segment: what it starts from, then what it leaves
   std::vector<ClampCount> clamps(segments.size());
 
-  const auto compute = [&](size_t s, float* memory) {
-    const Segment& segment = segments[s];
-    const LinearProblem& problem = plan[segment.problem];
-    float* record = options.record.empty() ? nullptr
-                                           : options.record.data() + plan.record_states_offset(segment.problem) +
-                                                 segment.begin / kBlock * problem.state_floats();
-    causal_forward(problem, segment.begin, segment.end, states[s], record, memory, clamps[s]);
-    if (record != nullptr && segment.last) {
-      const size_t blocks = (segment.end - segment.begin + kBlock - 1) / kBlock;
-      std::copy_n(states[s].sums, problem.state_floats(), record + blocks * problem.state_floats());
+  // Heads of one sequence go through it together, a block at a time.
+  const auto compute = [&](const Bundle& bundle, float* memory) {
+    for (size_t begin = segments[bundle.first].begin; begin < segments[bundle.first].end; begin += kBlock) {
+      for (size_t s = bundle.first; s < bundle.end; ++s) {
+        const LinearProblem& problem = plan[segments[s].problem];
+        float* record = options.record.empty() ? nullptr
+                                               : options.record.data() + plan.record_states_offset(segments[s].problem) +
+                                                     begin / kBlock * problem.state_floats();
+        causal_forward(problem, begin, std::min(begin + kBlock, segments[s].end), states[s], record, memory, clamps[s]);
+      }
     }
-    if (segment.last) save_state(plan, segment.problem, states[s], state);
+    for (size_t s = bundle.first; s < bundle.end; ++s) {
+      if (!segments[s].last) continue;
+      const LinearProblem& problem = plan[segments[s].problem];
+      if (!options.record.empty()) {  // the state after the last block too
+        std::copy_n(states[s].sums, problem.state_floats(),
+                    options.record.data() + plan.record_states_offset(segments[s].problem + 1) - problem.state_floats());
+      }
+      save_state(plan, segments[s].problem, states[s], state);
+    }
   };
 
-  workers.run(static_cast<int64_t>(segments.size()), scratch, [&](int64_t index, float* memory) {
-    const size_t s = static_cast<size_t>(index);
-    const Segment& segment = segments[s];
+  const std::vector<Bundle> bundles = bundle_heads(plan, segments, workers.count());
+  workers.run(bundles, scratch, [&](const Bundle& bundle, float* memory) {
+    const Segment& segment = segments[bundle.first];
     if (segment.first) {
-      load_state(plan, segment.problem, state, states[s]);
-      compute(s, memory);
+      for (size_t s = bundle.first; s < bundle.end; ++s) load_state(plan, segments[s].problem, state, states[s]);
+      compute(bundle, memory);
     } else if (!segment.last) {
-      clear_state(plan[segment.problem], states[s]);
-      fold(plan[segment.problem], segment.begin, segment.end, states[s], memory);
+      clear_state(plan[segment.problem], states[bundle.first]);
+      fold(plan[segment.problem], segment.begin, segment.end, states[bundle.first], memory);
     }
   });
   if (segments.size() == plan.size()) return total(clamps);
 
   // From left to right: what is left after segment s is what s + 1 starts from.
-  std::vector<size_t> later;
+  std::vector<Bundle> later;
   for (size_t s = 0; s < segments.size(); ++s) {
-    if (!segments[s].first) later.push_back(s);
+    if (!segments[s].first) later.push_back({s, s + 1});
     if (!segments[s].first && !segments[s].last) compose_states(plan[segments[s].problem], states[s - 1], states[s]);
   }
   for (size_t s = segments.size(); s-- > 0;) {
     if (!segments[s].first) std::swap(states[s], states[s - 1]);
   }
-  workers.run(static_cast<int64_t>(later.size()), scratch,
-              [&](int64_t index, float* memory) { compute(later[static_cast<size_t>(index)], memory); });
+  workers.run(later, scratch, compute);
   return total(clamps);
 }
 
@@ -173,7 +180,8 @@ int64_t record_size(View4 q, View4 k, View4 v, const FeatureMap& map, const Atte
   AttentionOptions unrecorded = options;
   unrecorded.record = {};
   const bool same_length = q.extent(1) == k.extent(1);
-  const LinearPlan plan("record_size", same_length ? Reach::causal : Reach::everything, {.q = q, .k = k, .v = v}, map, unrecorded);
+  const LinearPlan plan("record_size", same_length ? Reach::causal : Reach::everything, {.q = q, .k = k, .v = v}, map,
+                        unrecorded);
   return static_cast<int64_t>(plan.record_floats());
 }
 

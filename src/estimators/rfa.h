@@ -35,7 +35,7 @@ class LinearPlan {
   int64_t head_of(size_t i) const { return static_cast<int64_t>(i) % groups; }
 
   // Where the record holds a problem's states: one per kBlock tokens and the last (causal), or one.
-  size_t record_states_offset(size_t i) const { return state_offsets[i]; }
+  size_t record_states_offset(size_t i) const { return state_offsets[i]; }  // i = size(): the end
   size_t record_floats() const { return state_offsets.back(); }
 
   const char* function;
@@ -74,6 +74,13 @@ struct Segment {
 std::vector<Segment> causal_segments(const LinearPlan& plan, const AttentionOptions& options);
 std::vector<Segment> fold_segments(const LinearPlan& plan);  // keys that are only folded
 std::vector<Segment> read_segments(const LinearPlan& plan);  // queries that only read
+
+// Segments [first, end) that one task takes through their tokens together: heads of one sequence lie side by side in memory, and
+// rows of several heads share pages and DRAM bursts. Only the order of work depends on the number of workers, no result does.
+struct Bundle {
+  size_t first, end;
+};
+std::vector<Bundle> bundle_heads(const LinearPlan& plan, const std::vector<Segment>& segments, int workers);
 
 // Between problem i of a plan and its part of a State.
 void require_state(const LinearPlan& plan, const FeatureMap& map, const char* argument, const StateShape& found);

@@ -30,67 +30,75 @@ void causal(const char* name, const LinearViews& views, const FeatureMap& map, s
   std::vector<PackedState> states = slots.all(plan);  // gradients: of the state after a segment, then of the one before it
   clear_all(plan, states);
 
-  const auto compute = [&](size_t s, float* memory) {
-    const Segment& segment = segments[s];
-    LinearProblem problem = plan[segment.problem];
-    problem.map_sums = sums.of(s);
-    const float* at = record.data() + plan.record_states_offset(segment.problem) + segment.begin / kBlock * problem.state_floats();
-    causal_backward(problem, segment.begin, segment.end, at, states[s], memory);
-    if (segment.first && gradients.state != nullptr) {
+  const auto compute = [&](const Bundle& bundle, float* memory) {
+    const size_t first = segments[bundle.first].begin, end = segments[bundle.first].end;
+    for (size_t block = (end - first + kBlock - 1) / kBlock; block-- > 0;) {
+      const size_t begin = first + block * kBlock;
+      for (size_t s = bundle.first; s < bundle.end; ++s) {
+        LinearProblem problem = plan[segments[s].problem];
+        problem.map_sums = sums.of(s);
+        const float* at =
+            record.data() + plan.record_states_offset(segments[s].problem) + begin / kBlock * problem.state_floats();
+        causal_backward(problem, begin, std::min(begin + kBlock, end), at, states[s], memory);
+      }
+    }
+    for (size_t s = bundle.first; s < bundle.end; ++s) {
+      if (!segments[s].first || gradients.state == nullptr) continue;
       states[s].mass = 0;
       states[s].log_decay = 0;
-      save_state(plan, segment.problem, states[s], *gradients.state);
+      save_state(plan, segments[s].problem, states[s], *gradients.state);
     }
   };
 
-  workers.run(static_cast<int64_t>(segments.size()), scratch, [&](int64_t index, float* memory) {
-    const size_t s = static_cast<size_t>(index);
-    const Segment& segment = segments[s];
+  const std::vector<Bundle> bundles = bundle_heads(plan, segments, workers.count());
+  workers.run(bundles, scratch, [&](const Bundle& bundle, float* memory) {
+    const Segment& segment = segments[bundle.first];
     if (segment.last) {
-      if (gradients.state != nullptr) load_state(plan, segment.problem, *gradients.state, states[s]);
-      compute(s, memory);
+      for (size_t s = bundle.first; s < bundle.end && gradients.state != nullptr; ++s) {
+        load_state(plan, segments[s].problem, *gradients.state, states[s]);
+      }
+      compute(bundle, memory);
     } else if (!segment.first) {
-      fold_gradient(plan[segment.problem], segment.begin, segment.end, states[s], memory);
+      fold_gradient(plan[segment.problem], segment.begin, segment.end, states[bundle.first], memory);
     }
   });
   if (segments.size() > plan.size()) {
     // From right to left: what is left before segment s + 1 is what s starts from.
-    std::vector<size_t> earlier;
+    std::vector<Bundle> earlier;
     for (size_t s = segments.size(); s-- > 0;) {
       if (segments[s].last) continue;
-      earlier.push_back(s);
+      earlier.push_back({s, s + 1});
       if (!segments[s].first) compose_states(plan[segments[s].problem], states[s + 1], states[s]);
     }
     for (size_t s = 0; s + 1 < segments.size(); ++s) {
       if (!segments[s].last) std::swap(states[s], states[s + 1]);
     }
-    workers.run(static_cast<int64_t>(earlier.size()), scratch,
-                [&](int64_t index, float* memory) { compute(earlier[static_cast<size_t>(index)], memory); });
+    workers.run(earlier, scratch, compute);
   }
   for (size_t s = 0; s < segments.size(); ++s) sums.add(s, plan.head_of(segments[s].problem));
 }
 
 }  // namespace
 
-void causal_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record, View4 dout,
-                               const AttentionGradients& gradients, const AttentionOptions& options) {
+void causal_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record,
+                               View4 dout, const AttentionGradients& gradients, const AttentionOptions& options) {
   require(gradients.gate_logits.absent(), "causal_attention_backward: gradients.gate_logits is given, but there is no gate");
-  causal("causal_attention_backward", {.q = q, .k = k, .v = v, .forward_out = out, .dout = dout}, map, record, gradients, options);
+  causal("causal_attention_backward", {.q = q, .k = k, .v = v, .forward_out = out, .dout = dout}, map, record, gradients,
+         options);
 }
 
 void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, const FeatureMap& map, View4 out,
                               std::span<const float> record, View4 dout, const AttentionGradients& gradients,
                               const AttentionOptions& options) {
-  causal("gated_attention_backward",
-         {.q = q, .k = k, .v = v, .gate_logits = gate_logits, .forward_out = out, .dout = dout}, map, record, gradients,
-         options);
+  causal("gated_attention_backward", {.q = q, .k = k, .v = v, .gate_logits = gate_logits, .forward_out = out, .dout = dout}, map,
+         record, gradients, options);
 }
 
-void rfa_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record, View4 dout,
-                            const AttentionGradients& gradients, const AttentionOptions& options) {
+void rfa_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record,
+                            View4 dout, const AttentionGradients& gradients, const AttentionOptions& options) {
   constexpr const char* kName = "rfa_attention_backward";
-  require(gradients.gate_logits.absent() && gradients.state == nullptr, "{}: gradients of a gate or state are wanted, but there is none",
-          kName);
+  require(gradients.gate_logits.absent() && gradients.state == nullptr,
+          "{}: gradients of a gate or state are wanted, but there is none", kName);
   AttentionOptions unrecorded = options;
   unrecorded.record = {};
   LinearPlan plan(kName, Reach::everything, {.q = q, .k = k, .v = v, .forward_out = out, .dout = dout}, map, unrecorded);

@@ -13,6 +13,8 @@ constexpr size_t kReadSegment = 1024;  // queries per task where they only read
 constexpr size_t kLeastSegmented = 8192;
 constexpr size_t kSegments = 8;
 
+constexpr size_t kStateBytesInCache = 320 << 10;  // of a 512 KiB L2
+
 size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
 size_t segment_length(const LinearPlan& plan, const AttentionOptions& options, size_t length) {
@@ -36,7 +38,8 @@ std::vector<Segment> cut(const LinearPlan& plan, const auto& length_of, const au
 
 std::vector<Segment> causal_segments(const LinearPlan& plan, const AttentionOptions& options) {
   return cut(
-      plan, [](const LinearProblem& p) { return p.length; }, [&](size_t length) { return segment_length(plan, options, length); });
+      plan, [](const LinearProblem& p) { return p.length; },
+      [&](size_t length) { return segment_length(plan, options, length); });
 }
 
 std::vector<Segment> fold_segments(const LinearPlan& plan) {
@@ -47,6 +50,26 @@ std::vector<Segment> fold_segments(const LinearPlan& plan) {
 std::vector<Segment> read_segments(const LinearPlan& plan) {
   return cut(
       plan, [](const LinearProblem& p) { return p.query_length; }, [](size_t) { return kReadSegment; });
+}
+
+std::vector<Bundle> bundle_heads(const LinearPlan& plan, const std::vector<Segment>& segments, int workers) {
+  // As many heads as keep their states in L2 beside the rows, and no fewer tasks than workers.
+  size_t most = 1;
+  if (segments.size() == plan.size() && plan.size() > 0) {
+    const size_t in_cache = kStateBytesInCache / (plan[0].state_floats() * sizeof(float));
+    most = std::clamp(plan.size() / static_cast<size_t>(workers), size_t{1}, std::max(in_cache, size_t{1}));
+  }
+  std::vector<Bundle> bundles;
+  for (size_t s = 0; s < segments.size(); ++s) {
+    const bool joins = !bundles.empty() && s - bundles.back().first < most &&
+                       plan.sequence_of(segments[s].problem) == plan.sequence_of(segments[bundles.back().first].problem);
+    if (joins) {
+      bundles.back().end = s + 1;
+    } else {
+      bundles.push_back({s, s + 1});
+    }
+  }
+  return bundles;
 }
 
 void require_state(const LinearPlan& plan, const FeatureMap& map, const char* argument, const StateShape& found) {
@@ -96,10 +119,11 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
   require(value_dim >= 1, "{}: {} has dim 0, expected at least 1", name, has_keys ? "v" : "out");
   if (has_queries) {
     require_dtype(name, "q", q, {DType::f32, DType::bf16});
-    require(groups >= 1 && heads % groups == 0, "{}: q has {} heads, expected a multiple of the {} heads of the feature map", name,
-            heads, groups);
-    require_shape(name, "q", q, {batch, reach == Reach::causal ? keys : queries, heads, map.dim()},
-                  reach == Reach::causal ? "batch and length of k, dim of the feature map" : "batch of k, dim of the feature map");
+    require(groups >= 1 && heads % groups == 0, "{}: q has {} heads, expected a multiple of the {} heads of the feature map",
+            name, heads, groups);
+    require_shape(
+        name, "q", q, {batch, reach == Reach::causal ? keys : queries, heads, map.dim()},
+        reach == Reach::causal ? "batch and length of k, dim of the feature map" : "batch of k, dim of the feature map");
   }
   if (views.gate_logits) {
     require_dtype(name, "gate_logits", gate_logits, {DType::f32, DType::bf16});
@@ -169,7 +193,8 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
   state_offsets.push_back(record);
 
   if (!options.record.empty()) {
-    require(options.record.size() >= record, "{}: record has {} floats, expected {} (record_size)", name, options.record.size(), record);
+    require(options.record.size() >= record, "{}: record has {} floats, expected {} (record_size)", name, options.record.size(),
+            record);
     for (size_t i = 0; i < denominator_offsets.size(); ++i) {
       query_heads[i].denominators = options.record.data() + denominator_offsets[i];
     }
@@ -190,7 +215,8 @@ void LinearPlan::attach(const AttentionGradients& gradients, std::span<const flo
   require_like("gradients.v", gradients.v, {batch, keys, groups, value_dim}, "shape of v");
   if (!gradients.gate_logits.absent()) {
     require_dtype(function, "gradients.gate_logits", gradients.gate_logits, {DType::f32, DType::bf16});
-    require_shape(function, "gradients.gate_logits", gradients.gate_logits, {batch, keys, groups}, "batch, length and heads of k");
+    require_shape(function, "gradients.gate_logits", gradients.gate_logits, {batch, keys, groups},
+                  "batch, length and heads of k");
   }
   for (size_t n = 0; n < sequences.size(); ++n) {
     const Sequence& s = sequences[n];
@@ -213,7 +239,8 @@ void LinearPlan::attach(const AttentionGradients& gradients, std::span<const flo
     }
   }
   scratch_floats = 0;
-  for (const LinearProblem& problem : problems) scratch_floats = std::max(scratch_floats, linear_backward_scratch_floats(problem));
+  for (const LinearProblem& problem : problems)
+    scratch_floats = std::max(scratch_floats, linear_backward_scratch_floats(problem));
 }
 
 StateSlots::StateSlots(const LinearPlan& plan, size_t slots)

@@ -251,7 +251,7 @@ inline HWY_NOINLINE void settle_denominators(const LinearProblem& problem, const
 
 // S_p <- decay S_p + sum over chunks of PhiK^T (w o V)_p, and z likewise.
 inline HWY_NOINLINE void update_panel(size_t features, float decay, size_t chunks, const float* phi, const float* weighted, size_t chunk_step,
-                             float* HWY_RESTRICT sums) {
+                             float* HWY_RESTRICT sums, Ahead& ahead) {
   const Vec factor = hn::Set(Tag(), decay);
   for_tiles(features, [&](size_t m, auto shape) HWY_ATTR {
     auto tile = shape.load(sums + m * kPanel, kPanel);
@@ -260,6 +260,7 @@ inline HWY_NOINLINE void update_panel(size_t features, float decay, size_t chunk
       tile.multiply(kPanel, phi + (c * features + m) * kPanel, PanelStride(), UnitStride(), weighted + c * chunk_step, kPanel);
     }
     tile.store(sums + m * kPanel, kPanel);
+    ahead.ask();
   });
 }
 

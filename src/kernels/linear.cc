@@ -66,16 +66,18 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, Pack
                           head.denominators == nullptr ? nullptr : head.denominators + first, clamps);
     }
 
-    // Two chunks ahead, a slice with every panel.
-    const size_t ahead = HWY_MIN(first + 2 * kPanel, end), ahead_count = HWY_MIN(kPanel, end - ahead);
+    Ahead ahead;
+    const size_t next = HWY_MIN(first + kPanel, end), next_count = HWY_MIN(kPanel, end - next);
+    ahead.add(problem.k, next, next_count, problem.map.dim);
+    ahead.add(problem.v, next, next_count, problem.value_dim);
+    for (size_t g = 0; g < problem.group; ++g) {
+      ahead.add(problem.heads[g].q, next, next_count, problem.map.dim);
+      ahead.add(problem.heads[g].out, next, next_count, problem.value_dim);
+    }
     for (size_t p = 0; p < panels; ++p) {
       float* sums = state.sums + p * panel_floats;
-      const size_t slice = ahead + ahead_count * p / panels, slice_end = ahead + ahead_count * (p + 1) / panels;
-      prefetch(problem.k, slice, slice_end, problem.map.dim);
-      prefetch(problem.v, slice, slice_end, problem.value_dim);
       for (size_t g = 0; g < problem.group; ++g) {
         const QueryHead& head = problem.heads[g];
-        prefetch(head.q, slice, slice_end, problem.map.dim);
         const float* phi_q = buffers.phi_q + g * panel_floats;
         const float* scores = buffers.scores + g * kPanel * kPanel;
         const float* inverse_den = buffers.inverse_den + g * kPanel;
@@ -97,8 +99,9 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, Pack
           put_rows(columns, first, count, gates.valid, HWY_MIN(kPanel, problem.value_dim - p * kPanel), buffers.y, kPanel);
         }
       }
-      update_panel(features, gates.decay(), 1, buffers.phi_k, buffers.weighted_v + p * kPanel * kPanel, 0, sums);
+      update_panel(features, gates.decay(), 1, buffers.phi_k, buffers.weighted_v + p * kPanel * kPanel, 0, sums, ahead);
     }
+    ahead.ask_for_all();
     row_dots(features, buffers.phi_k, gates.weights(), gates.decay(), state.normaliser);
   }
 }
@@ -133,14 +136,15 @@ void fold(const LinearProblem& problem, size_t begin, size_t end, PackedState& s
       decay *= gates[c].decay();
       scale_panel_rows(buffers.v + c * chunk_values, weights[c], panels, buffers.weighted_v + c * chunk_values);
     }
-    const size_t ahead = HWY_MIN(first + kFoldChunks * kPanel, end), ahead_count = HWY_MIN(kFoldChunks * kPanel, end - ahead);
+    Ahead ahead;
+    const size_t next = HWY_MIN(first + kFoldChunks * kPanel, end), next_count = HWY_MIN(kFoldChunks * kPanel, end - next);
+    ahead.add(problem.k, next, next_count, problem.map.dim);
+    ahead.add(problem.v, next, next_count, problem.value_dim);
     for (size_t p = 0; p < panels; ++p) {
-      const size_t slice = ahead + ahead_count * p / panels, slice_end = ahead + ahead_count * (p + 1) / panels;
-      prefetch(problem.k, slice, slice_end, problem.map.dim);
-      prefetch(problem.v, slice, slice_end, problem.value_dim);
       update_panel(features, decay, chunks, buffers.phi_k, buffers.weighted_v + p * kPanel * kPanel, chunk_values,
-                   state.sums + p * features * kPanel);
+                   state.sums + p * features * kPanel, ahead);
     }
+    ahead.ask_for_all();
     for (size_t c = 0; c < chunks; ++c) {
       row_dots(features, buffers.phi_k + c * features * kPanel, weights[c], c == 0 ? decay : 1.0f, state.normaliser);
     }
@@ -162,7 +166,10 @@ void read(const LinearProblem& problem, size_t begin, size_t end, const PackedSt
     for (size_t t = 0; t < kPanel; ++t) valid[t] = first + t < end;
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
-      prefetch(head.q, HWY_MIN(first + kPanel, end), HWY_MIN(first + 2 * kPanel, end), problem.map.dim);
+      Ahead ahead;
+      const size_t next = HWY_MIN(first + kPanel, end), next_count = HWY_MIN(kPanel, end - next);
+      ahead.add(head.q, next, next_count, problem.map.dim);
+      ahead.add(head.out, next, next_count, problem.value_dim);
       chunk_features(problem.map, head.q, first, valid, buffers, buffers.x, buffers.inverse_norm, buffers.phi_q);
       alignas(64) float den[kPanel];
       for_lanes([&](size_t lane) HWY_ATTR {
@@ -177,8 +184,10 @@ void read(const LinearProblem& problem, size_t begin, size_t end, const PackedSt
           tile.multiply(features, buffers.phi_q + m, UnitStride(), PanelStride(), state.sums + p * features * kPanel, kPanel);
           tile.scale_rows(buffers.inverse_den + m);
           tile.store(buffers.y + p * kPanel + m * ld, ld);
+          ahead.ask();
         });
       }
+      ahead.ask_for_all();
       put_rows(head.out, first, count, valid, problem.value_dim, buffers.y, ld);
     }
   }

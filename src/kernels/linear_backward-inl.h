@@ -222,16 +222,29 @@ inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begi
       if (head.dq.data != nullptr) put_columns(head.dq, first, count, gate.valid, dim, buffers.dx, buffers.rows);
     }
     if (first + kPanel >= end) break;  // the state after the block is not needed
+    Ahead ahead;
+    const size_t next = first + kPanel, next_count = HWY_MIN(kPanel, end - next);
+    ahead.add(problem.k, next, next_count, dim);
+    ahead.add(problem.v, next, next_count, problem.value_dim);
+    for (size_t g = 0; g < problem.group; ++g) {
+      const QueryHead& head = problem.heads[g];
+      ahead.add(head.q, next, next_count, dim);
+      ahead.add(head.dout, next, next_count, problem.value_dim);
+      ahead.add(head.forward_out, next, next_count, problem.value_dim);
+      ahead.add(head.dq, next, next_count, dim);
+    }
     scale_panel_rows(buffers.chunk.v, gate.weights(), panels, buffers.chunk.weighted_v);
     for (size_t p = 0; p < panels; ++p) {
-      update_panel(features, gate.decay(), 1, phi_k, buffers.chunk.weighted_v + p * kSquare, 0, state.sums + p * features * kPanel);
+      update_panel(features, gate.decay(), 1, phi_k, buffers.chunk.weighted_v + p * kSquare, 0, state.sums + p * features * kPanel,
+                   ahead);
     }
     row_dots(features, phi_k, gate.weights(), gate.decay(), state.normaliser);
   }
 }
 
 // dS <- decay dS + sum over g of PhiQ^T diag(e) dY, and dz likewise. `dy` [group][P][16, 16] is scaled into dy_reach.
-inline HWY_NOINLINE void update_gradient(const BackwardBuffers& buffers, size_t c, float decay, const float* reach, PackedState& gradient) {
+inline HWY_NOINLINE void update_gradient(const BackwardBuffers& buffers, size_t c, float decay, const float* reach, PackedState& gradient,
+                                         Ahead& ahead) {
   const Tag d;
   for (size_t g = 0; g < buffers.group; ++g) {
     const size_t at = g * buffers.panels * kSquare;
@@ -239,7 +252,7 @@ inline HWY_NOINLINE void update_gradient(const BackwardBuffers& buffers, size_t 
   }
   for (size_t p = 0; p < buffers.panels; ++p) {
     update_panel(buffers.features, decay, buffers.group, buffers.phi_q(c, 0), buffers.dy_reach + p * kSquare, buffers.panels * kSquare,
-                 gradient.sums + p * buffers.features * kPanel);
+                 gradient.sums + p * buffers.features * kPanel, ahead);
   }
   for (size_t g = 0; g < buffers.group; ++g) {
     alignas(64) float weights[kPanel];
@@ -303,12 +316,17 @@ inline HWY_NOINLINE void block_backward(const LinearProblem& problem, size_t beg
         float dgate = 0.0f;
         if (gate.valid[t]) {
           suffix += static_cast<double>(h[c * kPanel + t]) - static_cast<double>(r[t]);
-          dgate = static_cast<float>(static_cast<double>(gate.write[t]) * suffix - static_cast<double>(gate.keep[t]) * r[t]);
+          dgate = static_cast<float>(static_cast<double>(gate.write[t]) * suffix - static_cast<double>(gate.keep[t]) * static_cast<double>(r[t]));
         }
         problem.dgate.set(first + t, 0, dgate);
       }
     }
-    update_gradient(buffers, c, gate.decay(), gate.reach, gradient);
+    Ahead ahead;
+    if (c > 0) {
+      ahead.add(problem.dk, first - kPanel, kPanel, dim);
+      ahead.add(problem.dv, first - kPanel, kPanel, problem.value_dim);
+    }
+    update_gradient(buffers, c, gate.decay(), gate.reach, gradient, ahead);
   }
 }
 

@@ -44,7 +44,14 @@ void fold_gradient(const LinearProblem& problem, size_t begin, size_t end, Packe
       load_output_gradient(problem, head, first, count, gate.valid, buffers, buffers.dy + g * buffers.panels * kSquare, nullptr,
                            buffers.dden + g * kPanel);
     }
-    update_gradient(buffers, 0, gate.decay(), gate.reach, gradient);
+    Ahead ahead;
+    if (c > 0) {
+      for (size_t g = 0; g < problem.group; ++g) {
+        ahead.add(problem.heads[g].q, first - kPanel, kPanel, problem.map.dim);
+        ahead.add(problem.heads[g].dout, first - kPanel, kPanel, problem.value_dim);
+      }
+    }
+    update_gradient(buffers, 0, gate.decay(), gate.reach, gradient, ahead);
     gradient.log_decay += gate.log_decay;
   }
 }
@@ -69,7 +76,14 @@ void read_backward(const LinearProblem& problem, size_t begin, size_t end, const
                             buffers.packed_x, buffers.dx);
       if (head.dq.data != nullptr) put_columns(head.dq, first, count, valid, problem.map.dim, buffers.dx, buffers.rows);
     }
-    update_gradient(buffers, 0, 1.0f, kOnes, gradient);
+    Ahead ahead;
+    const size_t next = HWY_MIN(first + kPanel, end), next_count = HWY_MIN(kPanel, end - next);
+    for (size_t g = 0; g < problem.group; ++g) {
+      ahead.add(problem.heads[g].q, next, next_count, problem.map.dim);
+      ahead.add(problem.heads[g].dout, next, next_count, problem.value_dim);
+      ahead.add(problem.heads[g].forward_out, next, next_count, problem.value_dim);
+    }
+    update_gradient(buffers, 0, 1.0f, kOnes, gradient, ahead);
   }
 }
 

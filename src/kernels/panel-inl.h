@@ -17,7 +17,6 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/rows.h"
 
@@ -247,14 +246,41 @@ inline HWY_NOINLINE Chunk gather(const Rows& rows, size_t first, const bool* val
   return chunk;
 }
 
-// Asks for the rows of a later chunk: heads are interleaved in memory, so hardware prefetchers do not see the stride.
-HWY_INLINE void prefetch(const Rows& rows, size_t begin, size_t end, size_t dim) {
-  if (!rows.direct()) return;
-  for (size_t t = begin; t < end; ++t) {
-    const float* p = rows.direct_row(t);
-    for (size_t i = 0; i < dim; i += 64 / sizeof(float)) hwy::Prefetch(p + i);
+// Rows that will be needed soon, asked for one at a time between tiles so that requests never queue up. Hardware prefetchers do not see
+// them: heads are interleaved in memory, so the rows of one head lie pages apart. They go to L2: L1 is full of the current chunk.
+class Ahead {
+ public:
+  template <class AnyRows>
+  HWY_INLINE void add(const AnyRows& rows, size_t first, size_t count, size_t dim) {
+    if (streams_ == kMost || rows.col_stride != 1 || count == 0 || rows.data == nullptr) return;
+    const int64_t size = static_cast<int64_t>(size_of(rows.dtype));
+    stream_[streams_++] = {static_cast<const std::byte*>(rows.data) + static_cast<int64_t>(first) * rows.row_stride * size,
+                           rows.row_stride * size, (dim * static_cast<size_t>(size) + 63) / 64, count};
   }
-}
+
+  // Asks for one row.
+  HWY_INLINE void ask() {
+    if (current_ == streams_) return;
+    Stream& stream = stream_[current_];
+    for (size_t i = 0; i < stream.lines; ++i) __builtin_prefetch(stream.next + 64 * i, 0, 2);
+    stream.next += stream.step;
+    if (--stream.rows == 0) ++current_;
+  }
+
+  HWY_INLINE void ask_for_all() {
+    while (current_ < streams_) ask();
+  }
+
+ private:
+  static constexpr size_t kMost = 12;
+  struct Stream {
+    const std::byte* next;
+    int64_t step;  // bytes
+    size_t lines, rows;
+  };
+  Stream stream_[kMost];
+  size_t streams_ = 0, current_ = 0;
+};
 
 // [16, columns] -> [columns, 16], from and to anywhere: transposes 8 x 8 or 4 x 4 blocks in registers.
 template <class D = hn::CappedTag<float, 8>>  // a template so that the branch of another width is not compiled
