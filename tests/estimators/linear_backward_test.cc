@@ -109,11 +109,10 @@ struct ExpectedGradients {
     EXPECT_EQ(forward.unbounded, 0) << c.shape.text();
     EXPECT_EQ(forward.uncertain, 0) << c.shape.text();
     EXPECT_LT(forward.conditioning, 1e-2) << c.shape.text();
-    // Gradients are sums of products of a feature, a state or its gradient, a slope of the map and 1 / n. The gradient of the
-    // state follows the recurrence backwards, so each of these errs about as much as a denominator does: five times
-    // `conditioning`, relative to the terms. dphi(q) = S dy + z dn is a difference of terms up to several times as large as
-    // itself; twice that.
-    tolerance = 10 * forward.conditioning;
+    // Gradients are sums of products of five factors: a feature, a state, a gradient of a state, a slope of the map and 1 / n.
+    // The gradient of the state follows the recurrence backwards, so each of these errs about as much as a denominator does; in
+    // squares.
+    tolerance = std::sqrt(5.0) * forward.conditioning;
   }
 
   std::vector<double> q, k, v, gate;
@@ -420,7 +419,7 @@ TEST_P(LinearGradientsOp, QueriesAreOrthogonalToThem) {
     Case c(shape);
     c.add_initial_state();  // without it the first query sees one key, and its gradient is 0
     const Gradients found = backward(c);
-    const double tolerance = 10 * expected_of(c).conditioning;
+    const double tolerance = std::sqrt(5.0) * expected_of(c).conditioning;
     double greatest = 0;
     for (float value : found.q) greatest = std::max(greatest, std::abs(static_cast<double>(value)));
     for (int64_t t = 0; t < shape.length; ++t) {
