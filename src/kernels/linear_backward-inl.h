@@ -138,10 +138,19 @@ inline HWY_NOINLINE void load_output_gradient(const LinearProblem& problem, cons
   });
 }
 
-// dphi [F, 16] = ([S, z] [X; extra]) diag(lanes) + sum over g of phi_g [F, 16] square_g [16, 16]: the shape of both dPhiQ^T and dPhiK^T.
+// What a state goes through after it has been read: S <- decay S + sum over parts of phi [F, 16] weighted [16, V], panel by panel.
+struct StateUpdate {
+  float decay;
+  size_t parts;
+  const float* phi;       // [parts][F, 16]
+  const float* weighted;  // [parts][P][16, 16]
+};
+
+// dphi [F, 16] = ([S, z] [X; extra]) diag(lanes) + sum over parts of phi [F, 16] squares [16, 16]: the shape of both dPhiQ^T and dPhiK^T.
+// With `update`, the rows of S just read are updated while they are in L1.
 inline HWY_NOINLINE void feature_gradient(size_t features, size_t panels, const PackedState& state, const float* x, const float* extra,
-                                 const float* lanes, size_t group, const float* phi, size_t phi_step, const float* squares,
-                                 float* HWY_RESTRICT dphi) {
+                                          const float* lanes, size_t parts, const float* phi, const float* squares,
+                                          const StateUpdate* update, Ahead& ahead, float* HWY_RESTRICT dphi) {
   Row extra_row, lane_row;
   extra_row.load(extra);
   lane_row.load(lanes);
@@ -152,10 +161,23 @@ inline HWY_NOINLINE void feature_gradient(size_t features, size_t panels, const 
     }
     tile.add_outer(state.normaliser + m, UnitStride(), extra_row);
     tile.scale_columns(lane_row);
-    for (size_t g = 0; g < group; ++g) {
-      tile.multiply(kPanel, phi + g * phi_step + m * kPanel, PanelStride(), UnitStride(), squares + g * kSquare, kPanel);
+    for (size_t g = 0; g < parts; ++g) {
+      tile.multiply(kPanel, phi + (g * features + m) * kPanel, PanelStride(), UnitStride(), squares + g * kSquare, kPanel);
     }
     tile.store(dphi + m * kPanel, kPanel);
+    ahead.ask();
+    if (update == nullptr) return;
+    for (size_t p = 0; p < panels; ++p) {
+      float* sums = state.sums + (p * features + m) * kPanel;
+      auto updated = shape.load(sums, kPanel);
+      updated.scale(hn::Set(Tag(), update->decay));
+      for (size_t g = 0; g < update->parts; ++g) {
+        updated.multiply(kPanel, update->phi + (g * features + m) * kPanel, PanelStride(), UnitStride(),
+                         update->weighted + (g * panels + p) * kSquare, kPanel);
+      }
+      updated.store(sums, kPanel);
+      ahead.ask();
+    }
   });
 }
 
@@ -195,6 +217,22 @@ inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begi
          buffers.chunk.v);
     transpose(block_rows(gate.mix[0], kPanel), kPanel, buffers.mix_transposed);
     std::fill_n(h + c * kPanel, kPanel, 0.0f);
+    scale_panel_rows(buffers.chunk.v, gate.weights(), panels, buffers.chunk.weighted_v);
+    const StateUpdate update{gate.decay(), 1, phi_k, buffers.chunk.weighted_v};
+    const bool more = first + kPanel < end;  // the state after the block is not needed
+    Ahead ahead;
+    if (more) {
+      const size_t next = first + kPanel, next_count = HWY_MIN(kPanel, end - next);
+      ahead.add(problem.k, next, next_count, dim);
+      ahead.add(problem.v, next, next_count, problem.value_dim);
+      for (size_t g = 0; g < problem.group; ++g) {
+        const QueryHead& head = problem.heads[g];
+        ahead.add(head.q, next, next_count, dim);
+        ahead.add(head.dout, next, next_count, problem.value_dim);
+        ahead.add(head.forward_out, next, next_count, problem.value_dim);
+        ahead.add(head.dq, next, next_count, dim);
+      }
+    }
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
       float* phi_q = buffers.phi_q(c, g);
@@ -212,7 +250,9 @@ inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begi
         tile.store(buffers.b_transposed + m * kPanel, kPanel);
       });
       transpose(block_rows(buffers.b_transposed, kPanel), kPanel, buffers.b + (c * problem.group + g) * kSquare);
-      feature_gradient(features, panels, state, buffers.dy_transposed, dden, gate.reach, 1, phi_k, 0, buffers.b_transposed, buffers.dphi);
+      const bool updates = more && g + 1 == problem.group;
+      feature_gradient(features, panels, state, buffers.dy_transposed, dden, gate.reach, 1, phi_k, buffers.b_transposed,
+                       updates ? &update : nullptr, ahead, buffers.dphi);
       for_lanes([&](size_t lane) HWY_ATTR {
         float* sum = h + c * kPanel + lane;
         hn::StoreU(hn::Add(hn::LoadU(d, sum), column_dots(phi_q, buffers.dphi, features, lane)), d, sum);
@@ -221,39 +261,22 @@ inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begi
                             buffers.packed_x, buffers.dx);
       if (head.dq.data != nullptr) put_columns(head.dq, first, count, gate.valid, dim, buffers.dx, buffers.rows);
     }
-    if (first + kPanel >= end) break;  // the state after the block is not needed
-    Ahead ahead;
-    const size_t next = first + kPanel, next_count = HWY_MIN(kPanel, end - next);
-    ahead.add(problem.k, next, next_count, dim);
-    ahead.add(problem.v, next, next_count, problem.value_dim);
-    for (size_t g = 0; g < problem.group; ++g) {
-      const QueryHead& head = problem.heads[g];
-      ahead.add(head.q, next, next_count, dim);
-      ahead.add(head.dout, next, next_count, problem.value_dim);
-      ahead.add(head.forward_out, next, next_count, problem.value_dim);
-      ahead.add(head.dq, next, next_count, dim);
-    }
-    scale_panel_rows(buffers.chunk.v, gate.weights(), panels, buffers.chunk.weighted_v);
-    for (size_t p = 0; p < panels; ++p) {
-      update_panel(features, gate.decay(), 1, phi_k, buffers.chunk.weighted_v + p * kSquare, 0, state.sums + p * features * kPanel,
-                   ahead);
-    }
-    row_dots(features, phi_k, gate.weights(), gate.decay(), state.normaliser);
+    if (more) row_dots(features, phi_k, gate.weights(), gate.decay(), state.normaliser);
   }
 }
 
-// dS <- decay dS + sum over g of PhiQ^T diag(e) dY, and dz likewise. `dy` [group][P][16, 16] is scaled into dy_reach.
-inline HWY_NOINLINE void update_gradient(const BackwardBuffers& buffers, size_t c, float decay, const float* reach, PackedState& gradient,
-                                         Ahead& ahead) {
-  const Tag d;
+// diag(e) dY of every query head, into dy_reach.
+inline HWY_NOINLINE void scale_by_reach(const BackwardBuffers& buffers, const float* reach) {
   for (size_t g = 0; g < buffers.group; ++g) {
     const size_t at = g * buffers.panels * kSquare;
     scale_panel_rows(buffers.dy + at, reach, buffers.panels, buffers.dy_reach + at);
   }
-  for (size_t p = 0; p < buffers.panels; ++p) {
-    update_panel(buffers.features, decay, buffers.group, buffers.phi_q(c, 0), buffers.dy_reach + p * kSquare, buffers.panels * kSquare,
-                 gradient.sums + p * buffers.features * kPanel, ahead);
-  }
+}
+
+// dz <- decay dz + sum over g of PhiQ^T (e o dden).
+inline HWY_NOINLINE void update_normaliser_gradient(const BackwardBuffers& buffers, size_t c, float decay, const float* reach,
+                                                    PackedState& gradient) {
+  const Tag d;
   for (size_t g = 0; g < buffers.group; ++g) {
     alignas(64) float weights[kPanel];
     const float* dden = buffers.dden + (c * buffers.group + g) * kPanel;
@@ -262,6 +285,17 @@ inline HWY_NOINLINE void update_gradient(const BackwardBuffers& buffers, size_t 
     });
     row_dots(buffers.features, buffers.phi_q(c, g), weights, g == 0 ? decay : 1.0f, gradient.normaliser);
   }
+}
+
+// dS <- decay dS + sum over g of PhiQ^T diag(e) dY, and dz likewise, for `dy` [group][P][16, 16] and `dden` of chunk c.
+inline HWY_NOINLINE void update_gradient(const BackwardBuffers& buffers, size_t c, float decay, const float* reach, PackedState& gradient,
+                                         Ahead& ahead) {
+  scale_by_reach(buffers, reach);
+  for (size_t p = 0; p < buffers.panels; ++p) {
+    update_panel(buffers.features, decay, buffers.group, buffers.phi_q(c, 0), buffers.dy_reach + p * kSquare, buffers.panels * kSquare,
+                 gradient.sums + p * buffers.features * kPanel, ahead);
+  }
+  update_normaliser_gradient(buffers, c, decay, reach, gradient);
 }
 
 // dv rows of a chunk: diag(w) PhiK dS + sum over g of A_g^T dY_g. `scores` [group][16, 16], null for none.
@@ -304,8 +338,16 @@ inline HWY_NOINLINE void block_backward(const LinearProblem& problem, size_t beg
     if (problem.dv.data != nullptr) {
       value_gradient(problem, first, count, gate.valid, gate.weights(), phi_k, gradient, buffers.chunk.scores, buffers);
     }
+    Ahead ahead;
+    if (c > 0) {
+      ahead.add(problem.dk, first - kPanel, kPanel, dim);
+      ahead.add(problem.dv, first - kPanel, kPanel, problem.value_dim);
+    }
+    scale_by_reach(buffers, gate.reach);
+    const StateUpdate update{gate.decay(), problem.group, buffers.phi_q(c, 0), buffers.dy_reach};
     feature_gradient(features, panels, gradient, buffers.v_transposed, kOnes, gate.weights(), problem.group, buffers.phi_q(c, 0),
-                     features * kPanel, buffers.b + c * problem.group * kSquare, buffers.dphi);
+                     buffers.b + c * problem.group * kSquare, &update, ahead, buffers.dphi);
+    update_normaliser_gradient(buffers, c, gate.decay(), gate.reach, gradient);
     alignas(64) float r[kPanel];
     for_lanes([&](size_t lane) HWY_ATTR { hn::StoreU(column_dots(phi_k, buffers.dphi, features, lane), d, r + lane); });
     map_features_backward(problem.map, buffers.x_k + c * dim * kPanel, buffers.inverse_norm_k + c * kPanel, phi_k, buffers.dphi,
@@ -321,12 +363,6 @@ inline HWY_NOINLINE void block_backward(const LinearProblem& problem, size_t beg
         problem.dgate.set(first + t, 0, dgate);
       }
     }
-    Ahead ahead;
-    if (c > 0) {
-      ahead.add(problem.dk, first - kPanel, kPanel, dim);
-      ahead.add(problem.dv, first - kPanel, kPanel, problem.value_dim);
-    }
-    update_gradient(buffers, c, gate.decay(), gate.reach, gradient, ahead);
   }
 }
 

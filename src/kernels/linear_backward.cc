@@ -65,23 +65,24 @@ void read_backward(const LinearProblem& problem, size_t begin, size_t end, const
     const size_t count = HWY_MIN(kPanel, end - first);
     bool valid[kPanel];
     for (size_t t = 0; t < kPanel; ++t) valid[t] = t < count;
-    for (size_t g = 0; g < problem.group; ++g) {
-      const QueryHead& head = problem.heads[g];
-      float* dden = buffers.dden + g * kPanel;
-      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm, buffers.phi_q(0, g));
-      load_output_gradient(problem, head, first, count, valid, buffers, buffers.dy + g * buffers.panels * kSquare, buffers.dy_transposed,
-                           dden);
-      feature_gradient(buffers.features, buffers.panels, state, buffers.dy_transposed, dden, kOnes, 0, nullptr, 0, nullptr, buffers.dphi);
-      map_features_backward(problem.map, buffers.chunk.x, buffers.chunk.inverse_norm, buffers.phi_q(0, g), buffers.dphi, problem.map_sums,
-                            buffers.packed_x, buffers.dx);
-      if (head.dq.data != nullptr) put_columns(head.dq, first, count, valid, problem.map.dim, buffers.dx, buffers.rows);
-    }
     Ahead ahead;
     const size_t next = HWY_MIN(first + kPanel, end), next_count = HWY_MIN(kPanel, end - next);
     for (size_t g = 0; g < problem.group; ++g) {
       ahead.add(problem.heads[g].q, next, next_count, problem.map.dim);
       ahead.add(problem.heads[g].dout, next, next_count, problem.value_dim);
       ahead.add(problem.heads[g].forward_out, next, next_count, problem.value_dim);
+    }
+    for (size_t g = 0; g < problem.group; ++g) {
+      const QueryHead& head = problem.heads[g];
+      float* dden = buffers.dden + g * kPanel;
+      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm, buffers.phi_q(0, g));
+      load_output_gradient(problem, head, first, count, valid, buffers, buffers.dy + g * buffers.panels * kSquare, buffers.dy_transposed,
+                           dden);
+      feature_gradient(buffers.features, buffers.panels, state, buffers.dy_transposed, dden, kOnes, 0, nullptr, nullptr, nullptr, ahead,
+                       buffers.dphi);
+      map_features_backward(problem.map, buffers.chunk.x, buffers.chunk.inverse_norm, buffers.phi_q(0, g), buffers.dphi, problem.map_sums,
+                            buffers.packed_x, buffers.dx);
+      if (head.dq.data != nullptr) put_columns(head.dq, first, count, valid, problem.map.dim, buffers.dx, buffers.rows);
     }
     update_gradient(buffers, 0, 1.0f, kOnes, gradient, ahead);
   }
@@ -105,7 +106,11 @@ void fold_backward(const LinearProblem& problem, size_t begin, size_t end, const
     if (problem.dv.data != nullptr) {
       value_gradient(problem, first, count, valid, weights, phi_k, gradient, nullptr, buffers);
     }
-    feature_gradient(buffers.features, buffers.panels, gradient, buffers.v_transposed, kOnes, weights, 0, nullptr, 0, nullptr,
+    Ahead ahead;
+    const size_t next = HWY_MIN(first + kPanel, end), next_count = HWY_MIN(kPanel, end - next);
+    ahead.add(problem.k, next, next_count, problem.map.dim);
+    ahead.add(problem.v, next, next_count, problem.value_dim);
+    feature_gradient(buffers.features, buffers.panels, gradient, buffers.v_transposed, kOnes, weights, 0, nullptr, nullptr, nullptr, ahead,
                      buffers.dphi);
     map_features_backward(problem.map, buffers.chunk.x, buffers.chunk.inverse_norm, phi_k, buffers.dphi, problem.map_sums,
                           buffers.packed_x, buffers.dx);
