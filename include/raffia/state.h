@@ -12,12 +12,32 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <new>
 #include <span>
 #include <vector>
 
 #include "raffia/features.h"
 
 namespace raffia {
+
+namespace detail {
+
+// Rows of a state that begin a cache line are read and written at twice the speed of rows that straddle two.
+template <class T>
+struct CacheLineAllocator {
+  using value_type = T;
+  CacheLineAllocator() = default;
+  template <class U>
+  CacheLineAllocator(const CacheLineAllocator<U>&) {}  // NOLINT(google-explicit-constructor): allocators convert
+  T* allocate(size_t count) { return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t{64})); }
+  void deallocate(T* p, size_t) { ::operator delete(p, std::align_val_t{64}); }
+  template <class U>
+  bool operator==(const CacheLineAllocator<U>&) const {
+    return true;
+  }
+};
+
+}  // namespace detail
 
 struct StateShape {
   int64_t batch = 1;
@@ -64,17 +84,17 @@ class State {
   void save(const std::filesystem::path& path) const;         // written aside, synced and renamed: never half a file
   static State load(const std::filesystem::path& path);       // throws IoError or FormatError
 
-  // All of it: [B, H, F * V + F + 2].
+  // All of it: sums [B, H, F, V], then normalisers [B, H, F], masses [B, H] and log decays [B, H]. Begins a cache line.
   std::span<float> data() { return data_; }
   std::span<const float> data() const { return data_; }
   bool operator==(const State&) const = default;
 
  private:
-  int64_t head_floats() const { return shape_.features * (shape_.value_dim + 1) + 2; }
-  size_t offset(int64_t b, int64_t h) const { return static_cast<size_t>((b * shape_.heads + h) * head_floats()); }
+  // Where part `part` (in the order above) of an entry and head begins.
+  size_t offset(int part, int64_t b, int64_t h) const;
 
   StateShape shape_;
-  std::vector<float> data_;
+  std::vector<float, detail::CacheLineAllocator<float>> data_;
 };
 
 }  // namespace raffia

@@ -10,6 +10,9 @@
 namespace raffia {
 namespace {
 
+// The parts of a state's memory, in their order.
+constexpr int kSums = 0, kNormaliser = 1, kMass = 2, kLogDecay = 3;
+
 std::string to_string(const StateShape& shape) {
   const int64_t extents[] = {shape.batch, shape.heads, shape.features, shape.value_dim};
   return raffia::to_string(extents, std::size(extents));
@@ -32,47 +35,37 @@ void require_entry(const StateShape& shape, int64_t b, int64_t h) {
 
 State::State(const StateShape& shape) : shape_(shape), data_(floats_of(shape), 0.0F) {}
 
-std::span<float> State::sums(int64_t b, int64_t h) {
+size_t State::offset(int part, int64_t b, int64_t h) const {
   require_entry(shape_, b, h);
-  return std::span(data_).subspan(offset(b, h), static_cast<size_t>(shape_.features * shape_.value_dim));
+  const int64_t sizes[] = {shape_.features * shape_.value_dim, shape_.features, 1, 1};
+  int64_t at = 0;
+  for (int before = 0; before < part; ++before) at += shape_.batch * shape_.heads * sizes[before];
+  return static_cast<size_t>(at + (b * shape_.heads + h) * sizes[part]);
+}
+
+std::span<float> State::sums(int64_t b, int64_t h) {
+  return std::span(data_).subspan(offset(kSums, b, h), static_cast<size_t>(shape_.features * shape_.value_dim));
 }
 
 std::span<const float> State::sums(int64_t b, int64_t h) const {
-  require_entry(shape_, b, h);
-  return std::span(data_).subspan(offset(b, h), static_cast<size_t>(shape_.features * shape_.value_dim));
+  return std::span(data_).subspan(offset(kSums, b, h), static_cast<size_t>(shape_.features * shape_.value_dim));
 }
 
 std::span<float> State::normaliser(int64_t b, int64_t h) {
-  require_entry(shape_, b, h);
-  return std::span(data_).subspan(offset(b, h) + static_cast<size_t>(shape_.features * shape_.value_dim),
-                                  static_cast<size_t>(shape_.features));
+  return std::span(data_).subspan(offset(kNormaliser, b, h), static_cast<size_t>(shape_.features));
 }
 
 std::span<const float> State::normaliser(int64_t b, int64_t h) const {
-  require_entry(shape_, b, h);
-  return std::span(data_).subspan(offset(b, h) + static_cast<size_t>(shape_.features * shape_.value_dim),
-                                  static_cast<size_t>(shape_.features));
+  return std::span(data_).subspan(offset(kNormaliser, b, h), static_cast<size_t>(shape_.features));
 }
 
-float& State::mass(int64_t b, int64_t h) {
-  require_entry(shape_, b, h);
-  return data_[offset(b, h) + static_cast<size_t>(head_floats() - 2)];
-}
+float& State::mass(int64_t b, int64_t h) { return data_[offset(kMass, b, h)]; }
 
-float State::mass(int64_t b, int64_t h) const {
-  require_entry(shape_, b, h);
-  return data_[offset(b, h) + static_cast<size_t>(head_floats() - 2)];
-}
+float State::mass(int64_t b, int64_t h) const { return data_[offset(kMass, b, h)]; }
 
-float& State::log_decay(int64_t b, int64_t h) {
-  require_entry(shape_, b, h);
-  return data_[offset(b, h) + static_cast<size_t>(head_floats() - 1)];
-}
+float& State::log_decay(int64_t b, int64_t h) { return data_[offset(kLogDecay, b, h)]; }
 
-float State::log_decay(int64_t b, int64_t h) const {
-  require_entry(shape_, b, h);
-  return data_[offset(b, h) + static_cast<size_t>(head_floats() - 1)];
-}
+float State::log_decay(int64_t b, int64_t h) const { return data_[offset(kLogDecay, b, h)]; }
 
 void State::reset() { std::fill(data_.begin(), data_.end(), 0.0F); }
 
@@ -82,10 +75,14 @@ State State::select(std::span<const int64_t> indices) const {
             i, indices[i], shape_.batch);
   }
   State result(StateShape{static_cast<int64_t>(indices.size()), shape_.heads, shape_.features, shape_.value_dim});
-  const size_t entry = static_cast<size_t>(shape_.heads * head_floats());
   for (size_t i = 0; i < indices.size(); ++i) {
-    std::copy_n(data_.begin() + static_cast<std::ptrdiff_t>(offset(indices[i], 0)), entry,
-                result.data_.begin() + static_cast<std::ptrdiff_t>(i * entry));
+    const int64_t to = static_cast<int64_t>(i), from = indices[i];
+    for (int64_t h = 0; h < shape_.heads; ++h) {
+      std::ranges::copy(sums(from, h), result.sums(to, h).begin());
+      std::ranges::copy(normaliser(from, h), result.normaliser(to, h).begin());
+      result.mass(to, h) = mass(from, h);
+      result.log_decay(to, h) = log_decay(from, h);
+    }
   }
   return result;
 }
@@ -94,13 +91,17 @@ State State::compose(const State& earlier, const State& later) {
   require(earlier.shape_ == later.shape_, "State::compose: later has shape {}, expected {} (the shape of earlier)",
           to_string(later.shape_), to_string(earlier.shape_));
   State result = later;
-  const size_t head = static_cast<size_t>(result.head_floats());
-  for (size_t begin = 0; begin < result.data_.size(); begin += head) {
-    const std::span<const float> before = std::span(earlier.data_).subspan(begin, head);
-    const std::span<float> after = std::span(result.data_).subspan(begin, head);
-    const float decay = std::exp(after.back());
-    for (size_t i = 0; i + 1 < head; ++i) after[i] += decay * before[i];
-    after.back() += before.back();
+  for (int64_t b = 0; b < result.shape_.batch; ++b) {
+    for (int64_t h = 0; h < result.shape_.heads; ++h) {
+      const float decay = std::exp(later.log_decay(b, h));
+      const auto add = [decay](std::span<const float> before, std::span<float> after) {
+        for (size_t i = 0; i < after.size(); ++i) after[i] += decay * before[i];
+      };
+      add(earlier.sums(b, h), result.sums(b, h));
+      add(earlier.normaliser(b, h), result.normaliser(b, h));
+      result.mass(b, h) += decay * earlier.mass(b, h);
+      result.log_decay(b, h) += earlier.log_decay(b, h);
+    }
   }
   return result;
 }

@@ -22,6 +22,14 @@ namespace raffia {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+HWY_INLINE void load_row(const Rows& rows, size_t row, size_t count, float* out) {
+  if (rows.direct()) {
+    std::copy_n(rows.direct_row(row), count, out);
+  } else {
+    for (size_t i = 0; i < count; ++i) out[i] = rows.at(row, i);
+  }
+}
+
 HWY_INLINE float row_dot(const float* a, const float* b, size_t count) {
   const Tag d;
   Vec even = hn::Zero(d), odd = hn::Zero(d);

@@ -27,11 +27,11 @@ void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
   float* y = arena.take(columns);
 
   const auto features_of = [&](const Rows& rows, size_t row, float* phi) HWY_ATTR {
-    for (size_t i = 0; i < dim; ++i) x[i] = rows.at(row, i);
+    load_row(rows, row, dim, x);
     map_row(task.map, x, projected, second, phi);
   };
   features_of(task.k, 0, phi_k);
-  for (size_t i = 0; i < columns; ++i) value[i] = task.v.at(0, i);
+  load_row(task.v, 0, columns, value);
 
   float keep = 1.0f, write = 1.0f;
   if (task.gated) {
@@ -81,7 +81,9 @@ void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
     const float inverse = divisor > 0.0f ? 1.0f / divisor : 0.0f;
     ++clamps.rows;
     clamps.clamped += clamped ? 1 : 0;
-    for (size_t i = 0; i < columns; ++i) task.out.set(g, i, y[i] * inverse);
+    float* out = task.out.direct() ? task.out.direct_row(g) : y;
+    for (size_t i = 0; i < columns; ++i) out[i] = y[i] * inverse;
+    for (size_t i = 0; i < columns && !task.out.direct(); ++i) task.out.set(g, i, y[i]);
   }
 }
 

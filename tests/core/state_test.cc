@@ -43,14 +43,19 @@ TEST(State, TakesItsShapeFromTheMap) {
 TEST(State, PartsTileTheWhole) {
   State state(kShape);
   float next = 0;
-  for (int64_t b = 0; b < kShape.batch; ++b) {
-    for (int64_t h = 0; h < kShape.heads; ++h) {
-      for (float& x : state.sums(b, h)) x = next++;
-      for (float& x : state.normaliser(b, h)) x = next++;
-      state.mass(b, h) = next++;
-      state.log_decay(b, h) = next++;
+  const auto for_heads = [](const auto& body) {
+    for (int64_t b = 0; b < kShape.batch; ++b) {
+      for (int64_t h = 0; h < kShape.heads; ++h) body(b, h);
     }
-  }
+  };
+  for_heads([&](int64_t b, int64_t h) {
+    for (float& x : state.sums(b, h)) x = next++;
+  });
+  for_heads([&](int64_t b, int64_t h) {
+    for (float& x : state.normaliser(b, h)) x = next++;
+  });
+  for_heads([&](int64_t b, int64_t h) { state.mass(b, h) = next++; });
+  for_heads([&](int64_t b, int64_t h) { state.log_decay(b, h) = next++; });
   ASSERT_EQ(static_cast<size_t>(next), state.data().size());
   for (size_t i = 0; i < state.data().size(); ++i) EXPECT_EQ(state.data()[i], static_cast<float>(i));
   const State& readable = state;
