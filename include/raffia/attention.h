@@ -86,8 +86,8 @@ struct AttentionGradients {
 int64_t record_size(View4 q, View4 k, View4 v, const FeatureMap& map, const AttentionOptions& options = {});
 
 // `out` and `record` are what the forward pass with the same inputs and options left.
-void rfa_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record, View4 dout,
-                            const AttentionGradients& gradients, const AttentionOptions& options = {});
+void rfa_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record,
+                            View4 dout, const AttentionGradients& gradients, const AttentionOptions& options = {});
 void causal_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record,
                                View4 dout, const AttentionGradients& gradients, const AttentionOptions& options = {});
 void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, const FeatureMap& map, View4 out,
@@ -114,8 +114,8 @@ struct SoftmaxGradients {
   MutView3 key_bias;
 };
 
-void softmax_attention_backward(View4 q, View4 k, View4 v, View4 out, View3 logsumexp, View4 dout, const SoftmaxGradients& gradients,
-                                const SoftmaxOptions& options = {});
+void softmax_attention_backward(View4 q, View4 k, View4 v, View4 out, View3 logsumexp, View4 dout,
+                                const SoftmaxGradients& gradients, const SoftmaxOptions& options = {});
 
 // One token for each of B sessions over caches k [B, capacity, G, D], v [B, capacity, G, V] that already hold it;
 // lengths[b] entries of each count. q [B, H, D] -> out [B, H, V].

@@ -81,11 +81,11 @@ class FeatureMap {
 
   MapKind kind_;
   int64_t dim_, rows_, features_, heads_;
-  RandomMapOptions options_;     // of the random maps, for redraw
-  std::vector<float> draws_;     // [H, D, d]
-  std::vector<float> weights_;   // [H, D, d]
-  std::vector<float> sigma_;     // [H, d]
-  std::vector<float> bias_;      // [H, F]
+  RandomMapOptions options_;    // of the random maps, for redraw
+  std::vector<float> draws_;    // [H, D, d]
+  std::vector<float> weights_;  // [H, D, d]
+  std::vector<float> sigma_;    // [H, d]
+  std::vector<float> bias_;     // [H, F]
 };
 
 // Gradients of a map's parameters, added to what the views hold. Leave absent what is not wanted.

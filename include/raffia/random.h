@@ -1,7 +1,7 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 //
-// A stream is named by a key (seed, layer, head, draw); number i of a stream depends on the key and i alone, so any part of it can
-// be computed anywhere, with the same bits for every ISA and thread count.
+// A stream is named by a key (seed, layer, head, draw); number i of a stream depends on the key and i alone, so any part of it
+// can be computed anywhere, with the same bits for every ISA and thread count.
 #ifndef RAFFIA_RANDOM_H_
 #define RAFFIA_RANDOM_H_
 

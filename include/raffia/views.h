@@ -8,6 +8,7 @@
 
 #include <array>
 #include <bit>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -69,6 +70,10 @@ namespace detail {
 double load_element(const void* data, DType dtype, int64_t offset);
 void store_element(void* data, DType dtype, int64_t offset, double value);
 
+// What a view may point to: anything to read, nothing const to write.
+template <typename T, bool kMutable>
+concept ElementFor = !kMutable || !std::is_const_v<T>;
+
 template <size_t Rank, bool kMutable>
 class BasicView {
  public:
@@ -77,12 +82,10 @@ class BasicView {
   BasicView() = default;
 
   // Row-major over `data`, which outlives the view.
-  template <typename T>
-    requires(!kMutable || !std::is_const_v<T>)
+  template <ElementFor<kMutable> T>
   BasicView(T* data, const Extents<Rank>& shape) : BasicView(data, shape, contiguous_strides(shape)) {}
 
-  template <typename T>
-    requires(!kMutable || !std::is_const_v<T>)
+  template <ElementFor<kMutable> T>
   BasicView(T* data, const Extents<Rank>& shape, const Extents<Rank>& strides)
       : data_(data), dtype_(dtype_of<T>()), shape_(shape), strides_(strides) {}
 
@@ -90,8 +93,7 @@ class BasicView {
       : data_(data), dtype_(dtype), shape_(shape), strides_(strides) {}
 
   // A mutable view may be read.
-  template <bool kOther>
-    requires(!kMutable && kOther)
+  template <bool kOther, typename = std::enable_if_t<!kMutable && kOther>>
   BasicView(const BasicView<Rank, kOther>& other)  // NOLINT(google-explicit-constructor): like T* to const T*
       : data_(other.data()), dtype_(other.dtype()), shape_(other.shape()), strides_(other.strides()) {}
 
@@ -127,21 +129,20 @@ class BasicView {
   }
 
   // One element as double: for references and tests, not for hot loops.
-  template <typename... Index>
-    requires(sizeof...(Index) == Rank)
+  template <std::integral... Index>
   double operator()(Index... index) const {
     return load_element(data_, dtype_, offset(index...));
   }
 
-  template <typename... Index>
-    requires(sizeof...(Index) == Rank && kMutable)
+  template <std::integral... Index>
   void set(double value, Index... index) const {
+    static_assert(kMutable);
     store_element(data_, dtype_, offset(index...), value);
   }
 
-  template <typename... Index>
-    requires(sizeof...(Index) == Rank)
+  template <std::integral... Index>
   int64_t offset(Index... index) const {
+    static_assert(sizeof...(Index) == Rank);
     const Extents<Rank> at{static_cast<int64_t>(index)...};
     int64_t sum = 0;
     for (size_t i = 0; i < Rank; ++i) sum += at[i] * strides_[i];

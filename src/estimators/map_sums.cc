@@ -29,7 +29,8 @@ MapSumSlots::MapSumSlots(const char* function, const FeatureMap& map, const MapG
   }
   if (!wanted.bias.absent()) {
     require_dtype(function, "gradients.map.bias", wanted.bias, {DType::f32});
-    require_shape(function, "gradients.map.bias", wanted.bias, {map.heads(), map.features()}, "heads and features of the feature map");
+    require_shape(function, "gradients.map.bias", wanted.bias, {map.heads(), map.features()},
+                  "heads and features of the feature map");
   }
   const size_t features = static_cast<size_t>(map.features());
   sigma_floats_ = wanted.sigma.absent() ? 0 : static_cast<size_t>(map.dim()) * kChunk;

@@ -1,5 +1,5 @@
-// Gradients of a map's parameters: each task sums its own, then they are added in the order of the tasks, so that the result has the same
-// bits for any number of threads.
+// Gradients of a map's parameters: each task sums its own, then they are added in the order of the tasks, so that the result has
+// the same bits for any number of threads.
 #ifndef RAFFIA_ESTIMATORS_MAP_SUMS_H_
 #define RAFFIA_ESTIMATORS_MAP_SUMS_H_
 

@@ -40,7 +40,12 @@ Report causal(const char* name, const LinearViews& views, const FeatureMap& map,
         float* record = options.record.empty() ? nullptr
                                                : options.record.data() + plan.record_states_offset(segments[s].problem) +
                                                      begin / kBlock * problem.state_floats();
-        causal_forward(problem, begin, std::min(begin + kBlock, segments[s].end), states[s], record, memory, clamps[s]);
+        const size_t end = std::min(begin + kBlock, segments[s].end);
+        const bool last_head = s + 1 == bundle.end;
+        const Upcoming upcoming{
+            last_head && end == segments[s].end ? nullptr : &plan[segments[last_head ? bundle.first : s + 1].problem],
+            last_head ? end : begin};
+        causal_forward(problem, begin, end, upcoming, states[s], record, memory, clamps[s]);
       }
     }
     for (size_t s = bundle.first; s < bundle.end; ++s) {

@@ -50,7 +50,8 @@ Report step_all(const char* name, View3 q, View3 k, View3 v, View2 gate_logits, 
     const auto [state, entry] = entry_of(b);
     const StateShape expected{state->shape().batch, groups, map.features(), value_dim};
     require(state->shape() == expected && entry < state->shape().batch,
-            "{}: the state of session {} has shape [{}, {}, {}, {}], expected [{}, {}, {}, {}] (sessions, heads and features of the map, "
+            "{}: the state of session {} has shape [{}, {}, {}, {}], expected [{}, {}, {}, {}] (sessions, heads and features of "
+            "the map, "
             "dim of v)",
             name, b, state->shape().batch, state->shape().heads, state->shape().features, state->shape().value_dim, batch, groups,
             map.features(), value_dim);
@@ -99,7 +100,8 @@ void require_batch(const char* name, const State& state, View3 q) {
 
 }  // namespace
 
-Report causal_step(View3 q, View3 k, View3 v, const FeatureMap& map, State& state, MutView3 out, const AttentionOptions& options) {
+Report causal_step(View3 q, View3 k, View3 v, const FeatureMap& map, State& state, MutView3 out,
+                   const AttentionOptions& options) {
   require_batch("causal_step", state, q);
   return step_all("causal_step", q, k, v, {}, false, map, out, options, [&](int64_t b) { return Entry{&state, b}; });
 }
@@ -110,18 +112,20 @@ Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap
   return step_all("gated_step", q, k, v, gate_logits, true, map, out, options, [&](int64_t b) { return Entry{&state, b}; });
 }
 
-Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap& map, std::span<State* const> sessions, MutView3 out,
-                  const AttentionOptions& options) {
+Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap& map, std::span<State* const> sessions,
+                  MutView3 out, const AttentionOptions& options) {
   require(sessions.size() == static_cast<size_t>(q.extent(0)), "gated_step: {} sessions are given, expected {} (batch of q)",
           sessions.size(), q.extent(0));
   for (size_t b = 0; b < sessions.size(); ++b) {
-    require(sessions[b] != nullptr && sessions[b]->shape().batch == 1, "gated_step: session {} is {}, expected a state of one entry", b,
+    require(sessions[b] != nullptr && sessions[b]->shape().batch == 1,
+            "gated_step: session {} is {}, expected a state of one entry", b,
             sessions[b] == nullptr ? "null" : "a state of several entries");
     require(std::find(sessions.begin() + static_cast<std::ptrdiff_t>(b) + 1, sessions.end(), sessions[b]) == sessions.end(),
             "gated_step: session {} is given twice", b);
   }
-  return step_all("gated_step", q, k, v, gate_logits, true, map, out, options,
-                  [&](int64_t b) { return Entry{sessions[static_cast<size_t>(b)], 0}; });
+  return step_all("gated_step", q, k, v, gate_logits, true, map, out, options, [&](int64_t b) {
+    return Entry{sessions[static_cast<size_t>(b)], 0};
+  });
 }
 
 }  // namespace raffia

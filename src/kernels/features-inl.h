@@ -1,7 +1,7 @@
 // Feature maps of one chunk, tokens on the lanes: x^T [d, 16] -> phi^T [F, 16].
 //
-// With tokens on the lanes a row of W is the broadcast operand and a chunk is one panel, so that norms, gates and denominators need no
-// sum across lanes, and phi^T is already the panel that the attention kernel multiplies by.
+// With tokens on the lanes a row of W is the broadcast operand and a chunk is one panel, so that norms, gates and denominators
+// need no sum across lanes, and phi^T is already the panel that the attention kernel multiplies by.
 
 #if defined(RAFFIA_KERNELS_FEATURES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RAFFIA_KERNELS_FEATURES_INL_H_
@@ -80,7 +80,8 @@ constexpr bool has_unit_norm(MapKind kind) { return kind == MapKind::trig || kin
 
 // `x` [d, 16] holds x^T of the chunk and is left normalised or scaled as the map wants it (x^ or y in raffia/features.h), with
 // `inverse_norm` [16] beside it: what the backward pass needs. `phi` [F, 16] receives the features.
-inline HWY_NOINLINE void map_features(const MapParams& map, float* HWY_RESTRICT x, float* HWY_RESTRICT inverse_norm, float* HWY_RESTRICT phi) {
+inline HWY_NOINLINE void map_features(const MapParams& map, float* HWY_RESTRICT x, float* HWY_RESTRICT inverse_norm,
+                                      float* HWY_RESTRICT phi) {
   const Tag d;
   if (has_unit_norm(map.kind)) {
     for_lanes([&](size_t lane) HWY_ATTR {
@@ -152,9 +153,10 @@ inline HWY_NOINLINE void map_features(const MapParams& map, float* HWY_RESTRICT 
 
 // `x`, `inverse_norm` and `phi` as map_features left them; `dphi` [F, 16] is used up. `dx` [d, 16] receives the gradient of the
 // chunk's rows; parameter gradients are added to `sums`.
-inline HWY_NOINLINE void map_features_backward(const MapParams& map, const float* HWY_RESTRICT x, const float* HWY_RESTRICT inverse_norm,
-                                      const float* HWY_RESTRICT phi, float* HWY_RESTRICT dphi, const MapSums& sums,
-                                      float* HWY_RESTRICT packed_x, float* HWY_RESTRICT dx) {
+inline HWY_NOINLINE void map_features_backward(const MapParams& map, const float* HWY_RESTRICT x,
+                                               const float* HWY_RESTRICT inverse_norm, const float* HWY_RESTRICT phi,
+                                               float* HWY_RESTRICT dphi, const MapSums& sums, float* HWY_RESTRICT packed_x,
+                                               float* HWY_RESTRICT dx) {
   const Tag d;
   const size_t rows = map.rows, dim = map.dim;
   if (map.kind == MapKind::identity) {

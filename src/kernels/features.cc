@@ -46,7 +46,8 @@ size_t feature_scratch(const MapParams& map) {
   return arena.used();
 }
 
-HWY_NOINLINE void forward_rows(const MapParams& map, const Rows& x, size_t begin, size_t end, const MutRows& phi, float* scratch) {
+HWY_NOINLINE void forward_rows(const MapParams& map, const Rows& x, size_t begin, size_t end, const MutRows& phi,
+                               float* scratch) {
   Arena arena(scratch);
   const FeatureBuffers buffers(arena, map);
   for (size_t first = begin; first < end; first += kPanel) {
@@ -59,8 +60,8 @@ HWY_NOINLINE void forward_rows(const MapParams& map, const Rows& x, size_t begin
   }
 }
 
-HWY_NOINLINE void backward_rows(const MapParams& map, const Rows& x, size_t begin, size_t end, const Rows& dphi, const MutRows& dx,
-                                const MapSums& sums, float* scratch) {
+HWY_NOINLINE void backward_rows(const MapParams& map, const Rows& x, size_t begin, size_t end, const Rows& dphi,
+                                const MutRows& dx, const MapSums& sums, float* scratch) {
   Arena arena(scratch);
   const FeatureBuffers buffers(arena, map);
   for (size_t first = begin; first < end; first += kPanel) {

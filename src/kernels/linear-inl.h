@@ -6,10 +6,10 @@
 //   Y = diag(e) PhiQ S + A V,   den = e o (PhiQ z) + A 1        [16, V], [16]
 //   S <- e_16 S + PhiK^T diag(w) V,   w = last row of M         [F, V]
 //
-// M comes from running products, row t = g_t times row t-1, so there is neither exp nor a difference of logarithms: hard resets and
-// gates of 1 are exact. Everything is a product with a panel of 16 columns (panel-inl.h): PhiQ^T and PhiK^T are panels of tokens, S is
-// kept as panels [V/16][F][16] of 8 KiB (F = 128). One S panel is read and then updated before the next is touched: with both
-// feature panels it fits a 32 KiB L1, so that S streams from L2 once per chunk.
+// M comes from running products, row t = g_t times row t-1, so there is neither exp nor a difference of logarithms: hard resets
+// and gates of 1 are exact. Everything is a product with a panel of 16 columns (panel-inl.h): PhiQ^T and PhiK^T are panels of
+// tokens, S is kept as panels [V/16][F][16] of 8 KiB (F = 128). One S panel is read and then updated before the next is touched:
+// with both feature panels it fits a 32 KiB L1, so that S streams from L2 once per chunk.
 
 #if defined(RAFFIA_KERNELS_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RAFFIA_KERNELS_LINEAR_INL_H_
@@ -49,7 +49,7 @@ class Arena {
 // out[r] = scale * out[r] + sum_t matrix[r][t] weights[t] for [rows, 16]: four rows are summed across lanes at once.
 template <class D = hn::CappedTag<float, 8>>
 HWY_NOINLINE void row_dots(size_t rows, const float* HWY_RESTRICT matrix, const float* HWY_RESTRICT weights, float scale,
-                         float* HWY_RESTRICT out) {
+                           float* HWY_RESTRICT out) {
   size_t r = 0;
 #if HWY_TARGET != HWY_SCALAR
   const D d;
@@ -67,8 +67,7 @@ HWY_NOINLINE void row_dots(size_t rows, const float* HWY_RESTRICT matrix, const 
     const auto a = folded(r), b = folded(r + 1), c = folded(r + 2), e = folded(r + 3);
     const auto ab = hn::BitCast(dw, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
     const auto ce = hn::BitCast(dw, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
-    const auto sums =
-        hn::Add(hn::BitCast(d, hn::InterleaveLower(dw, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(dw, ab, ce)));
+    const auto sums = hn::Add(hn::BitCast(d, hn::InterleaveLower(dw, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(dw, ab, ce)));
     hn::Vec<decltype(d4)> total;
     if constexpr (kSide == 8) {
       total = hn::Add(hn::LowerHalf(d4, sums), hn::UpperHalf(d4, sums));
@@ -103,9 +102,9 @@ HWY_INLINE Vec weighted_rows(size_t rows, const float* HWY_RESTRICT factors, con
 
 // The gates of one chunk.
 struct Gates {
-  alignas(64) float keep[kPanel];   // g
-  alignas(64) float write[kPanel];  // u; 0 where a token does not take part
-  alignas(64) float reach[kPanel];  // e_t = g_1 .. g_t
+  alignas(64) float keep[kPanel];         // g
+  alignas(64) float write[kPanel];        // u; 0 where a token does not take part
+  alignas(64) float reach[kPanel];        // e_t = g_1 .. g_t
   alignas(64) float mix[kPanel][kPanel];  // M
   bool valid[kPanel];
   double log_decay;
@@ -201,8 +200,8 @@ struct ChunkBuffers {
 };
 
 // phi^T [F, 16] of the chunk of `rows` from `first`.
-inline HWY_NOINLINE void chunk_features(const MapParams& map, const Rows& rows, size_t first, const bool* valid, const ChunkBuffers& buffers,
-                               float* x, float* inverse_norm, float* phi) {
+inline HWY_NOINLINE void chunk_features(const MapParams& map, const Rows& rows, size_t first, const bool* valid,
+                                        const ChunkBuffers& buffers, float* x, float* inverse_norm, float* phi) {
   const Chunk chunk = gather(rows, first, valid, map.dim, buffers.zeros, buffers.staging);
   if (map.kind == MapKind::identity) {
     transpose(chunk, map.dim, phi);
@@ -213,7 +212,8 @@ inline HWY_NOINLINE void chunk_features(const MapParams& map, const Rows& rows, 
 }
 
 // Writes rows of y [16, ld] to `out`; rows that do not take part become 0, rows at or past `count` are left alone.
-inline HWY_NOINLINE void put_rows(const MutRows& out, size_t first, size_t count, const bool* valid, size_t columns, const float* y, size_t ld) {
+inline HWY_NOINLINE void put_rows(const MutRows& out, size_t first, size_t count, const bool* valid, size_t columns,
+                                  const float* y, size_t ld) {
   for (size_t t = 0; t < count; ++t) {
     if (out.direct()) {
       float* p = out.direct_row(first + t);
@@ -228,10 +228,10 @@ inline HWY_NOINLINE void put_rows(const MutRows& out, size_t first, size_t count
   }
 }
 
-// inverse_den = 1 / max(den, eps m), and what the backward pass and the report want to know about it. With `den` <= 0 and no floor the
-// output is 0.
-inline HWY_NOINLINE void settle_denominators(const LinearProblem& problem, const float* den, const float* mass, const bool* valid, size_t count,
-                                    float* inverse_den, float* record, ClampCount& clamps) {
+// inverse_den = 1 / max(den, eps m), and what the backward pass and the report want to know about it. With `den` <= 0 and no
+// floor the output is 0.
+inline HWY_NOINLINE void settle_denominators(const LinearProblem& problem, const float* den, const float* mass, const bool* valid,
+                                             size_t count, float* inverse_den, float* record, ClampCount& clamps) {
   for (size_t t = 0; t < kPanel; ++t) {
     inverse_den[t] = 0.0f;
     if (t >= count) continue;
@@ -250,12 +250,12 @@ inline HWY_NOINLINE void settle_denominators(const LinearProblem& problem, const
 }
 
 // S_p <- decay S_p + sum over chunks of PhiK^T (w o V)_p, and z likewise.
-inline HWY_NOINLINE void update_panel(size_t features, float decay, size_t chunks, const float* phi, const float* weighted, size_t chunk_step,
-                             float* HWY_RESTRICT sums, Ahead& ahead) {
+inline HWY_NOINLINE void update_panel(size_t features, float decay, size_t chunks, const float* phi, const float* weighted,
+                                      size_t chunk_step, float* HWY_RESTRICT sums, Ahead& ahead) {
   const Vec factor = hn::Set(Tag(), decay);
   for_tiles(features, [&](size_t m, auto shape) HWY_ATTR {
     auto tile = shape.load(sums + m * kPanel, kPanel);
-    tile.scale(factor);
+    if (decay != 1.0f) tile.scale(factor);
     for (size_t c = 0; c < chunks; ++c) {
       tile.multiply(kPanel, phi + (c * features + m) * kPanel, PanelStride(), UnitStride(), weighted + c * chunk_step, kPanel);
     }
@@ -265,7 +265,8 @@ inline HWY_NOINLINE void update_panel(size_t features, float decay, size_t chunk
 }
 
 // A = (PhiQ PhiK^T) o M
-inline HWY_NOINLINE void chunk_scores(size_t features, const float* phi_q, const float* phi_k, const Gates& gates, float* HWY_RESTRICT scores) {
+inline HWY_NOINLINE void chunk_scores(size_t features, const float* phi_q, const float* phi_k, const Gates& gates,
+                                      float* HWY_RESTRICT scores) {
   for_tiles(kPanel, [&](size_t m, auto shape) HWY_ATTR {
     auto tile = shape.zero();
     tile.multiply(features, phi_q + m, UnitStride(), PanelStride(), phi_k, kPanel);

@@ -16,8 +16,19 @@ HWY_BEFORE_NAMESPACE();
 namespace raffia {
 namespace HWY_NAMESPACE {
 
-void causal_forward(const LinearProblem& problem, size_t begin, size_t end, PackedState& state, float* record,
-                                 float* scratch, ClampCount& clamps) {
+// The rows that a chunk of the causal forward reads and writes.
+HWY_INLINE void ask_for_chunk(const LinearProblem& problem, size_t first, size_t end, Ahead& ahead) {
+  const size_t count = HWY_MIN(kPanel, end - first);
+  ahead.add(problem.k, first, count, problem.map.dim);
+  ahead.add(problem.v, first, count, problem.value_dim);
+  for (size_t g = 0; g < problem.group; ++g) {
+    ahead.add(problem.heads[g].q, first, count, problem.map.dim);
+    ahead.add(problem.heads[g].out, first, count, problem.value_dim);
+  }
+}
+
+void causal_forward(const LinearProblem& problem, size_t begin, size_t end, const Upcoming& upcoming, PackedState& state,
+                    float* record, float* scratch, ClampCount& clamps) {
   const Tag d;
   Arena arena(scratch);
   const ChunkBuffers buffers(arena, problem, problem.group, 1);
@@ -25,14 +36,10 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, Pack
   const size_t panel_floats = features * kPanel;
   alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   const bool store_directly = problem.value_dim % kPanel == 0;
+  if (record != nullptr) std::copy_n(state.sums, problem.state_floats(), record);
 
   for (size_t first = begin; first < end; first += kPanel) {
     const size_t count = HWY_MIN(kPanel, end - first);
-    if (record != nullptr && (first - begin) % kBlock == 0) {
-      float* at = record + (first - begin) / kBlock * problem.state_floats();
-      std::copy_n(state.sums, panels * panel_floats, at);
-      std::copy_n(state.normaliser, features, at + panels * panel_floats);
-    }
     Gates gates;
     load_gates(problem, first, end, gates);
     chunk_features(problem.map, problem.k, first, gates.valid, buffers, buffers.x, buffers.inverse_norm, buffers.phi_k);
@@ -67,12 +74,10 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, Pack
     }
 
     Ahead ahead;
-    const size_t next = HWY_MIN(first + kPanel, end), next_count = HWY_MIN(kPanel, end - next);
-    ahead.add(problem.k, next, next_count, problem.map.dim);
-    ahead.add(problem.v, next, next_count, problem.value_dim);
-    for (size_t g = 0; g < problem.group; ++g) {
-      ahead.add(problem.heads[g].q, next, next_count, problem.map.dim);
-      ahead.add(problem.heads[g].out, next, next_count, problem.value_dim);
+    if (first + kPanel < end) {
+      ask_for_chunk(problem, first + kPanel, end, ahead);
+    } else if (upcoming.problem != nullptr) {
+      ask_for_chunk(*upcoming.problem, upcoming.begin, upcoming.problem->length, ahead);
     }
     for (size_t p = 0; p < panels; ++p) {
       float* sums = state.sums + p * panel_floats;
@@ -88,7 +93,8 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, Pack
           auto tile = shape.zero();
           tile.multiply(features, phi_q + m, UnitStride(), PanelStride(), sums, kPanel);
           tile.scale_rows(gates.reach + m);
-          tile.multiply(m + shape.kHeight, scores + m * kPanel, PanelStride(), UnitStride(), buffers.v + p * kPanel * kPanel, kPanel);
+          tile.multiply(m + shape.kHeight, scores + m * kPanel, PanelStride(), UnitStride(), buffers.v + p * kPanel * kPanel,
+                        kPanel);
           tile.scale_rows(inverse_den + m);
           tile.store(y + m * ld, ld);
         });
@@ -151,8 +157,7 @@ void fold(const LinearProblem& problem, size_t begin, size_t end, PackedState& s
   }
 }
 
-void read(const LinearProblem& problem, size_t begin, size_t end, const PackedState& state, float* scratch,
-                       ClampCount& clamps) {
+void read(const LinearProblem& problem, size_t begin, size_t end, const PackedState& state, float* scratch, ClampCount& clamps) {
   const Tag d;
   Arena arena(scratch);
   const ChunkBuffers buffers(arena, problem, 1, 0);
@@ -172,9 +177,8 @@ void read(const LinearProblem& problem, size_t begin, size_t end, const PackedSt
       ahead.add(head.out, next, next_count, problem.value_dim);
       chunk_features(problem.map, head.q, first, valid, buffers, buffers.x, buffers.inverse_norm, buffers.phi_q);
       alignas(64) float den[kPanel];
-      for_lanes([&](size_t lane) HWY_ATTR {
-        hn::StoreU(weighted_rows(features, state.normaliser, buffers.phi_q, lane), d, den + lane);
-      });
+      for_lanes([&](size_t lane)
+                    HWY_ATTR { hn::StoreU(weighted_rows(features, state.normaliser, buffers.phi_q, lane), d, den + lane); });
       settle_denominators(problem, den, mass, valid, count, buffers.inverse_den,
                           head.denominators == nullptr ? nullptr : head.denominators + first, clamps);
       const size_t ld = panels * kPanel;
@@ -273,9 +277,9 @@ void compose_states(const LinearProblem& problem, const PackedState& earlier, Pa
 
 size_t linear_scratch_floats(const LinearProblem& problem) { return chosen(HWY_DISPATCH_TABLE(scratch_floats))(problem); }
 
-void causal_forward(const LinearProblem& problem, size_t begin, size_t end, PackedState& state, float* record, float* scratch,
-                    ClampCount& clamps) {
-  chosen(HWY_DISPATCH_TABLE(causal_forward))(problem, begin, end, state, record, scratch, clamps);
+void causal_forward(const LinearProblem& problem, size_t begin, size_t end, const Upcoming& upcoming, PackedState& state,
+                    float* record, float* scratch, ClampCount& clamps) {
+  chosen(HWY_DISPATCH_TABLE(causal_forward))(problem, begin, end, upcoming, state, record, scratch, clamps);
 }
 
 void fold(const LinearProblem& problem, size_t begin, size_t end, PackedState& state, float* scratch) {

@@ -10,8 +10,8 @@
 
 namespace raffia {
 
-constexpr size_t kChunk = 16;    // tokens folded at once: one panel. See docs/performance.md#chunk
-constexpr size_t kBlock = 128;   // tokens between recorded states, a multiple of kChunk
+constexpr size_t kChunk = 16;      // tokens folded at once: one panel. See docs/performance.md#chunk
+constexpr size_t kBlock = 128;     // tokens between recorded states, a multiple of kChunk
 constexpr size_t kFoldChunks = 4;  // chunks per update where keys are only folded, not read
 
 // The parameters of one head of a feature map.
@@ -94,10 +94,16 @@ void compose_states(const LinearProblem& problem, const PackedState& earlier, Pa
 size_t linear_scratch_floats(const LinearProblem& problem);
 size_t linear_backward_scratch_floats(const LinearProblem& problem);
 
+// What the caller will compute next: its first rows are asked for before they are needed.
+struct Upcoming {
+  const LinearProblem* problem = nullptr;
+  size_t begin = 0;
+};
+
 // Causal forward over tokens [begin, end): reads `state` and leaves it after the last token. `record`, if not null, receives the
-// packed state at every kBlock tokens from `begin`, which is a multiple of kBlock.
-void causal_forward(const LinearProblem& problem, size_t begin, size_t end, PackedState& state, float* record, float* scratch,
-                    ClampCount& clamps);
+// packed state at `begin`.
+void causal_forward(const LinearProblem& problem, size_t begin, size_t end, const Upcoming& upcoming, PackedState& state,
+                    float* record, float* scratch, ClampCount& clamps);
 
 // Keys [begin, end) folded into `state`.
 void fold(const LinearProblem& problem, size_t begin, size_t end, PackedState& state, float* scratch);
@@ -114,7 +120,8 @@ void causal_backward(const LinearProblem& problem, size_t begin, size_t end, con
 // Adds to `gradient` as it decays; its log_decay accumulates.
 void fold_gradient(const LinearProblem& problem, size_t begin, size_t end, PackedState& gradient, float* scratch);
 
-// Bidirectional backward: queries [begin, end) read `state`: dq, and what they add to `gradient`; keys [begin, end): dk and dv from it.
+// Bidirectional backward: queries [begin, end) read `state`: dq, and what they add to `gradient`; keys [begin, end): dk and dv
+// from it.
 void read_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& state, PackedState& gradient,
                    float* scratch);
 void fold_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& gradient, float* scratch);

@@ -1,7 +1,7 @@
 // Gradients of linear attention, in the chunks of linear-inl.h.
 //
-// With dY the gradient of Y = phi(q)^T [S, z] (dO / den, and -(dO . o) / den for the denominator; the latter 0 where it was clamped) and
-// dS that of the state after the chunk:
+// With dY the gradient of Y = phi(q)^T [S, z] (dO / den, and -(dO . o) / den for the denominator; the latter 0 where it was
+// clamped) and dS that of the state after the chunk:
 //
 //   B       = (dY [V, 1]^T) o M                                  [16, 16]
 //   dPhiQ^T = (S dY^T) diag(e) + PhiK^T B^T                      needs the state before the chunk: from left to right
@@ -9,11 +9,12 @@
 //   dV      = diag(w) PhiK dS + A^T dY
 //   dS     <- e_16 dS + PhiQ^T diag(e) dY
 //
-// A block of 128 tokens is done at once: left to right from the recorded state at its start (features, dPhiQ and B of its 8 chunks, which
-// stay in L2), then right to left. So features are computed once and neither they nor states are stored for the whole length.
+// A block of 128 tokens is done at once: left to right from the recorded state at its start (features, dPhiQ and B of its 8
+// chunks, which stay in L2), then right to left. So features are computed once and neither they nor states are stored for the
+// whole length.
 //
-// Gate: with h_t = phi(q_t) . dphi(q_t) and r_t = phi(k_t) . dphi(k_t), the gradient of log g_t is sum_{s >= t} (h_s - r_s) up to the end of
-// the block plus <S, dS> there; in double, and restarted in every block, so that nothing accumulates over the length.
+// Gate: with h_t = phi(q_t) . dphi(q_t) and r_t = phi(k_t) . dphi(k_t), the gradient of log g_t is sum_{s >= t} (h_s - r_s) up to
+// the end of the block plus <S, dS> there; in double, and restarted in every block, so that nothing accumulates over the length.
 
 #if defined(RAFFIA_KERNELS_LINEAR_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RAFFIA_KERNELS_LINEAR_BACKWARD_INL_H_
@@ -79,8 +80,8 @@ struct BackwardBuffers {
 };
 
 // x^T [columns, 16] to rows of `out`. `x` has room for a panel more than `columns` rows.
-inline HWY_NOINLINE void put_columns(const MutRows& out, size_t first, size_t count, const bool* valid, size_t columns, const float* x,
-                            float* rows) {
+inline HWY_NOINLINE void put_columns(const MutRows& out, size_t first, size_t count, const bool* valid, size_t columns,
+                                     const float* x, float* rows) {
   const size_t blocks = (columns + kPanel - 1) / kPanel, ld = blocks * kPanel;
   alignas(64) float square[kSquare];
   for (size_t p = 0; p < blocks; ++p) {
@@ -100,8 +101,9 @@ HWY_INLINE void zero_last_rows(float* x, size_t columns) {
 }
 
 // dY of a chunk: `dy` [P][16, 16], and if wanted its transpose [16 P, 16] and the gradient of the denominators [16].
-inline HWY_NOINLINE void load_output_gradient(const LinearProblem& problem, const QueryHead& head, size_t first, size_t count, const bool* valid,
-                                     const BackwardBuffers& buffers, float* dy, float* dy_transposed, float* dden) {
+inline HWY_NOINLINE void load_output_gradient(const LinearProblem& problem, const QueryHead& head, size_t first, size_t count,
+                                              const bool* valid, const BackwardBuffers& buffers, float* dy, float* dy_transposed,
+                                              float* dden) {
   const Tag d;
   alignas(64) float inverse[kPanel], unclamped[kPanel];
   for (size_t t = 0; t < kPanel; ++t) {
@@ -133,12 +135,12 @@ inline HWY_NOINLINE void load_output_gradient(const LinearProblem& problem, cons
   alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   std::fill_n(dden, kPanel, 0.0f);
   row_dots(kPanel, buffers.row_products, kOnes, 0.0f, dden);
-  for_lanes([&](size_t lane) HWY_ATTR {
-    hn::StoreU(hn::Mul(hn::LoadU(d, dden + lane), hn::LoadU(d, unclamped + lane)), d, dden + lane);
-  });
+  for_lanes([&](size_t lane)
+                HWY_ATTR { hn::StoreU(hn::Mul(hn::LoadU(d, dden + lane), hn::LoadU(d, unclamped + lane)), d, dden + lane); });
 }
 
-// What a state goes through after it has been read: S <- decay S + sum over parts of phi [F, 16] weighted [16, V], panel by panel.
+// What a state goes through after it has been read: S <- decay S + sum over parts of phi [F, 16] weighted [16, V], panel by
+// panel.
 struct StateUpdate {
   float decay;
   size_t parts;
@@ -146,11 +148,12 @@ struct StateUpdate {
   const float* weighted;  // [parts][P][16, 16]
 };
 
-// dphi [F, 16] = ([S, z] [X; extra]) diag(lanes) + sum over parts of phi [F, 16] squares [16, 16]: the shape of both dPhiQ^T and dPhiK^T.
-// With `update`, the rows of S just read are updated while they are in L1.
-inline HWY_NOINLINE void feature_gradient(size_t features, size_t panels, const PackedState& state, const float* x, const float* extra,
-                                          const float* lanes, size_t parts, const float* phi, const float* squares,
-                                          const StateUpdate* update, Ahead& ahead, float* HWY_RESTRICT dphi) {
+// dphi [F, 16] = ([S, z] [X; extra]) diag(lanes) + sum over parts of phi [F, 16] squares [16, 16]: the shape of both dPhiQ^T and
+// dPhiK^T. With `update`, the rows of S just read are updated while they are in L1.
+inline HWY_NOINLINE void feature_gradient(size_t features, size_t panels, const PackedState& state, const float* x,
+                                          const float* extra, const float* lanes, size_t parts, const float* phi,
+                                          const float* squares, const StateUpdate* update, Ahead& ahead,
+                                          float* HWY_RESTRICT dphi) {
   Row extra_row, lane_row;
   extra_row.load(extra);
   lane_row.load(lanes);
@@ -202,8 +205,8 @@ inline HWY_NOINLINE double inner_product(const LinearProblem& problem, const flo
 }
 
 // Left to right over a block: dq, and what the way back needs.
-inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begin, size_t end, PackedState& state, const BackwardBuffers& buffers,
-                              Gates* gates, float* h) {
+inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begin, size_t end, PackedState& state,
+                                       const BackwardBuffers& buffers, Gates* gates, float* h) {
   const Tag d;
   const size_t features = buffers.features, panels = buffers.panels, dim = problem.map.dim;
   for (size_t c = 0; begin + c * kPanel < end; ++c) {
@@ -213,8 +216,8 @@ inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begi
     float* phi_k = buffers.phi_k(c);
     chunk_features(problem.map, problem.k, first, gate.valid, buffers.chunk, buffers.x_k + c * dim * kPanel,
                    buffers.inverse_norm_k + c * kPanel, phi_k);
-    pack(gather(problem.v, first, gate.valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging), problem.value_dim,
-         buffers.chunk.v);
+    pack(gather(problem.v, first, gate.valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging),
+         problem.value_dim, buffers.chunk.v);
     transpose(block_rows(gate.mix[0], kPanel), kPanel, buffers.mix_transposed);
     std::fill_n(h + c * kPanel, kPanel, 0.0f);
     scale_panel_rows(buffers.chunk.v, gate.weights(), panels, buffers.chunk.weighted_v);
@@ -280,32 +283,33 @@ inline HWY_NOINLINE void update_normaliser_gradient(const BackwardBuffers& buffe
   for (size_t g = 0; g < buffers.group; ++g) {
     alignas(64) float weights[kPanel];
     const float* dden = buffers.dden + (c * buffers.group + g) * kPanel;
-    for_lanes([&](size_t lane) HWY_ATTR {
-      hn::StoreU(hn::Mul(hn::LoadU(d, dden + lane), hn::LoadU(d, reach + lane)), d, weights + lane);
-    });
+    for_lanes([&](size_t lane)
+                  HWY_ATTR { hn::StoreU(hn::Mul(hn::LoadU(d, dden + lane), hn::LoadU(d, reach + lane)), d, weights + lane); });
     row_dots(buffers.features, buffers.phi_q(c, g), weights, g == 0 ? decay : 1.0f, gradient.normaliser);
   }
 }
 
 // dS <- decay dS + sum over g of PhiQ^T diag(e) dY, and dz likewise, for `dy` [group][P][16, 16] and `dden` of chunk c.
-inline HWY_NOINLINE void update_gradient(const BackwardBuffers& buffers, size_t c, float decay, const float* reach, PackedState& gradient,
-                                         Ahead& ahead) {
+inline HWY_NOINLINE void update_gradient(const BackwardBuffers& buffers, size_t c, float decay, const float* reach,
+                                         PackedState& gradient, Ahead& ahead) {
   scale_by_reach(buffers, reach);
   for (size_t p = 0; p < buffers.panels; ++p) {
-    update_panel(buffers.features, decay, buffers.group, buffers.phi_q(c, 0), buffers.dy_reach + p * kSquare, buffers.panels * kSquare,
-                 gradient.sums + p * buffers.features * kPanel, ahead);
+    update_panel(buffers.features, decay, buffers.group, buffers.phi_q(c, 0), buffers.dy_reach + p * kSquare,
+                 buffers.panels * kSquare, gradient.sums + p * buffers.features * kPanel, ahead);
   }
   update_normaliser_gradient(buffers, c, decay, reach, gradient);
 }
 
 // dv rows of a chunk: diag(w) PhiK dS + sum over g of A_g^T dY_g. `scores` [group][16, 16], null for none.
-inline HWY_NOINLINE void value_gradient(const LinearProblem& problem, size_t first, size_t count, const bool* valid, const float* weights,
-                               const float* phi_k, const PackedState& gradient, const float* scores, const BackwardBuffers& buffers) {
+inline HWY_NOINLINE void value_gradient(const LinearProblem& problem, size_t first, size_t count, const bool* valid,
+                                        const float* weights, const float* phi_k, const PackedState& gradient,
+                                        const float* scores, const BackwardBuffers& buffers) {
   const size_t ld = buffers.panels * kPanel;
   for (size_t p = 0; p < buffers.panels; ++p) {
     for_tiles(kPanel, [&](size_t m, auto shape) HWY_ATTR {
       auto tile = shape.zero();
-      tile.multiply(buffers.features, phi_k + m, UnitStride(), PanelStride(), gradient.sums + p * buffers.features * kPanel, kPanel);
+      tile.multiply(buffers.features, phi_k + m, UnitStride(), PanelStride(), gradient.sums + p * buffers.features * kPanel,
+                    kPanel);
       tile.scale_rows(weights + m);
       for (size_t g = 0; scores != nullptr && g < buffers.group; ++g) {  // row i of A^T begins at t = i
         tile.multiply(kPanel - m, scores + g * kSquare + m * kPanel + m, UnitStride(), PanelStride(),
@@ -317,9 +321,10 @@ inline HWY_NOINLINE void value_gradient(const LinearProblem& problem, size_t fir
   put_rows(problem.dv, first, count, valid, problem.value_dim, buffers.rows, ld);
 }
 
-// Right to left over a block: dk, dv, dgate and dS. `suffix` is the gradient of log g summed so far, <S, dS> at the end of the block first.
+// Right to left over a block: dk, dv, dgate and dS. `suffix` is the gradient of log g summed so far, <S, dS> at the end of the
+// block first.
 inline HWY_NOINLINE void block_backward(const LinearProblem& problem, size_t begin, size_t end, PackedState& gradient,
-                               const BackwardBuffers& buffers, const Gates* gates, const float* h, double suffix) {
+                                        const BackwardBuffers& buffers, const Gates* gates, const float* h, double suffix) {
   const Tag d;
   const size_t features = buffers.features, panels = buffers.panels, dim = problem.map.dim;
   alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -331,8 +336,8 @@ inline HWY_NOINLINE void block_backward(const LinearProblem& problem, size_t beg
               problem.value_dim, buffers.v_transposed);
     zero_last_rows(buffers.v_transposed, problem.value_dim);
     for (size_t g = 0; g < problem.group; ++g) {
-      load_output_gradient(problem, problem.heads[g], first, count, gate.valid, buffers, buffers.dy + g * panels * kSquare, nullptr,
-                           nullptr);
+      load_output_gradient(problem, problem.heads[g], first, count, gate.valid, buffers, buffers.dy + g * panels * kSquare,
+                           nullptr, nullptr);
       chunk_scores(features, buffers.phi_q(c, g), phi_k, gate, buffers.chunk.scores + g * kSquare);
     }
     if (problem.dv.data != nullptr) {
@@ -358,7 +363,8 @@ inline HWY_NOINLINE void block_backward(const LinearProblem& problem, size_t beg
         float dgate = 0.0f;
         if (gate.valid[t]) {
           suffix += static_cast<double>(h[c * kPanel + t]) - static_cast<double>(r[t]);
-          dgate = static_cast<float>(static_cast<double>(gate.write[t]) * suffix - static_cast<double>(gate.keep[t]) * static_cast<double>(r[t]));
+          dgate = static_cast<float>(static_cast<double>(gate.write[t]) * suffix -
+                                     static_cast<double>(gate.keep[t]) * static_cast<double>(r[t]));
         }
         problem.dgate.set(first + t, 0, dgate);
       }

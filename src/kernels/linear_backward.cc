@@ -13,7 +13,7 @@ namespace raffia {
 namespace HWY_NAMESPACE {
 
 void causal_backward(const LinearProblem& problem, size_t begin, size_t end, const float* record, PackedState& gradient,
-                                  float* scratch) {
+                     float* scratch) {
   Arena arena(scratch);
   const BackwardBuffers buffers(arena, problem);
   PackedState state(arena.take(problem.state_floats()), problem);
@@ -57,7 +57,7 @@ void fold_gradient(const LinearProblem& problem, size_t begin, size_t end, Packe
 }
 
 void read_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& state, PackedState& gradient,
-                                float* scratch) {
+                   float* scratch) {
   Arena arena(scratch);
   const BackwardBuffers buffers(arena, problem);
   alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -75,13 +75,14 @@ void read_backward(const LinearProblem& problem, size_t begin, size_t end, const
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
       float* dden = buffers.dden + g * kPanel;
-      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm, buffers.phi_q(0, g));
-      load_output_gradient(problem, head, first, count, valid, buffers, buffers.dy + g * buffers.panels * kSquare, buffers.dy_transposed,
-                           dden);
-      feature_gradient(buffers.features, buffers.panels, state, buffers.dy_transposed, dden, kOnes, 0, nullptr, nullptr, nullptr, ahead,
-                       buffers.dphi);
-      map_features_backward(problem.map, buffers.chunk.x, buffers.chunk.inverse_norm, buffers.phi_q(0, g), buffers.dphi, problem.map_sums,
-                            buffers.packed_x, buffers.dx);
+      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm,
+                     buffers.phi_q(0, g));
+      load_output_gradient(problem, head, first, count, valid, buffers, buffers.dy + g * buffers.panels * kSquare,
+                           buffers.dy_transposed, dden);
+      feature_gradient(buffers.features, buffers.panels, state, buffers.dy_transposed, dden, kOnes, 0, nullptr, nullptr, nullptr,
+                       ahead, buffers.dphi);
+      map_features_backward(problem.map, buffers.chunk.x, buffers.chunk.inverse_norm, buffers.phi_q(0, g), buffers.dphi,
+                            problem.map_sums, buffers.packed_x, buffers.dx);
       if (head.dq.data != nullptr) put_columns(head.dq, first, count, valid, problem.map.dim, buffers.dx, buffers.rows);
     }
     update_gradient(buffers, 0, 1.0f, kOnes, gradient, ahead);
@@ -100,8 +101,8 @@ void fold_backward(const LinearProblem& problem, size_t begin, size_t end, const
     for (size_t t = 0; t < kPanel; ++t) weights[t] = valid[t] ? 1.0f : 0.0f;
     float* phi_k = buffers.phi_k(0);
     chunk_features(problem.map, problem.k, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm, phi_k);
-    transpose(gather(problem.v, first, valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging), problem.value_dim,
-              buffers.v_transposed);
+    transpose(gather(problem.v, first, valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging),
+              problem.value_dim, buffers.v_transposed);
     zero_last_rows(buffers.v_transposed, problem.value_dim);
     if (problem.dv.data != nullptr) {
       value_gradient(problem, first, count, valid, weights, phi_k, gradient, nullptr, buffers);
@@ -110,8 +111,8 @@ void fold_backward(const LinearProblem& problem, size_t begin, size_t end, const
     const size_t next = HWY_MIN(first + kPanel, end), next_count = HWY_MIN(kPanel, end - next);
     ahead.add(problem.k, next, next_count, problem.map.dim);
     ahead.add(problem.v, next, next_count, problem.value_dim);
-    feature_gradient(buffers.features, buffers.panels, gradient, buffers.v_transposed, kOnes, weights, 0, nullptr, nullptr, nullptr, ahead,
-                     buffers.dphi);
+    feature_gradient(buffers.features, buffers.panels, gradient, buffers.v_transposed, kOnes, weights, 0, nullptr, nullptr,
+                     nullptr, ahead, buffers.dphi);
     map_features_backward(problem.map, buffers.chunk.x, buffers.chunk.inverse_norm, phi_k, buffers.dphi, problem.map_sums,
                           buffers.packed_x, buffers.dx);
     if (problem.dk.data != nullptr) put_columns(problem.dk, first, count, valid, problem.map.dim, buffers.dx, buffers.rows);

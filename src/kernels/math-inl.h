@@ -61,9 +61,9 @@ HWY_INLINE V exp_of_nonpositive(D d, V x) {
 }
 
 // sin and cos of x together, to 2 ulp for |x| <= 8192 (beyond, the reduction runs out of bits).
-//   x = j pi/2 + r, |r| <= pi/4; pi/2 in four parts, the first three of 9 bits each so that j times each is exact. Two differences are
-//   exact; what the third one rounds off goes with the fourth part, so that r is rounded once.
-//   sin r = r + r^3 P(r^2), P within 3.7e-9;   cos r = 1 - r^2/2 + r^4 Q(r^2), Q within 1e-10
+//   x = j pi/2 + r, |r| <= pi/4; pi/2 in four parts, the first three of 9 bits each so that j times each is exact. Two
+//   differences are exact; what the third one rounds off goes with the fourth part, so that r is rounded once. sin r = r + r^3
+//   P(r^2), P within 3.7e-9;   cos r = 1 - r^2/2 + r^4 Q(r^2), Q within 1e-10
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE void sin_cos(D d, V x, V& sin_x, V& cos_x) {
   const hn::RebindToSigned<D> di;

@@ -39,7 +39,8 @@ using UnitStride = std::integral_constant<size_t, 1>;
 using PanelStride = std::integral_constant<size_t, kPanel>;
 
 // One row of a panel, and a tile of R rows. Both are chains of members rather than arrays, so that they stay in registers without
-// the compiler having to unroll a loop first. The scalar target has 16 "vectors" to a row and no use for registers: there it is a loop.
+// the compiler having to unroll a loop first. The scalar target has 16 "vectors" to a row and no use for registers: there it is a
+// loop.
 #if HWY_TARGET == HWY_SCALAR
 template <size_t N>
 struct PanelRow {
@@ -212,7 +213,8 @@ HWY_INLINE void call_tile(size_t rows, size_t m, const Body& body) {
   }
 }
 
-// Calls body(m, TileShape<R>()) for tiles that cover `rows` rows, each as large as fits. Remainders are spread: 16 rows are 6 + 5 + 5.
+// Calls body(m, TileShape<R>()) for tiles that cover `rows` rows, each as large as fits. Remainders are spread: 16 rows are 6 + 5
+// + 5.
 template <class Body>
 HWY_INLINE void for_tiles(size_t rows, const Body& body) {
   size_t m = 0;
@@ -230,7 +232,8 @@ struct Chunk {
 };
 
 // `valid[t]` != 0 where a row takes part; `staging` [16, dim] receives rows that need conversion.
-inline HWY_NOINLINE Chunk gather(const Rows& rows, size_t first, const bool* valid, size_t dim, const float* zeros, float* staging) {
+inline HWY_NOINLINE Chunk gather(const Rows& rows, size_t first, const bool* valid, size_t dim, const float* zeros,
+                                 float* staging) {
   Chunk chunk;
   for (size_t t = 0; t < kPanel; ++t) {
     if (!valid[t]) {
@@ -246,8 +249,9 @@ inline HWY_NOINLINE Chunk gather(const Rows& rows, size_t first, const bool* val
   return chunk;
 }
 
-// Rows that will be needed soon, asked for one at a time between tiles so that requests never queue up. Hardware prefetchers do not see
-// them: heads are interleaved in memory, so the rows of one head lie pages apart. They go to L2: L1 is full of the current chunk.
+// Rows that will be needed soon, asked for one at a time between tiles so that requests never queue up. Hardware prefetchers do
+// not see them: heads are interleaved in memory, so the rows of one head lie pages apart. They go to L2: L1 is full of the
+// current chunk.
 class Ahead {
  public:
   template <class AnyRows>

@@ -2,8 +2,9 @@
 //
 //   S <- g S + (u phi(k)) v^T,   y = phi(q)^T S
 //
-// A row of S is loaded once, updated, stored and added to y, which stays in registers with 8 vectors of a row at a time: the state streams
-// through L1 at the speed of L2, 3 operations per vector. There is one token only, so features lie on the lanes here.
+// A row of S is loaded once, updated, stored and added to y, which stays in registers with 8 vectors of a row at a time: the
+// state streams through L1 at the speed of L2, 3 operations per vector. There is one token only, so features lie on the lanes
+// here.
 
 #if defined(RAFFIA_KERNELS_STEP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RAFFIA_KERNELS_STEP_INL_H_
@@ -130,8 +131,8 @@ inline HWY_NOINLINE void map_row(const MapParams& map, float* x, float* projecte
 
 // N vectors of every row of S.
 template <size_t N>
-HWY_INLINE void step_columns(size_t features, size_t ld, float keep, const float* phi_k, const float* phi_q, const float* v, float* sums,
-                             float* y) {
+HWY_INLINE void step_columns(size_t features, size_t ld, float keep, const float* phi_k, const float* phi_q, const float* v,
+                             float* sums, float* y) {
   const Tag d;
   const Vec g = hn::Set(d, keep);
   PanelRow<N> acc;

@@ -16,7 +16,7 @@ struct LinearStep {
   Rows v;  // [1, V]
   bool gated = false;
   float gate_logit = 0;
-  MutRows out;  // [group, V]
+  MutRows out;                  // [group, V]
   float* sums = nullptr;        // [F, V], as in State
   float* normaliser = nullptr;  // [F]
   float* mass = nullptr;
