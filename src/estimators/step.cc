@@ -63,6 +63,7 @@ Report step_all(const char* name, View3 q, View3 k, View3 v, View2 gate_logits, 
   const Workers workers(where);
   LinearStep shape{.map = MapParams(map, 0)};
   shape.value_dim = static_cast<size_t>(value_dim);
+  shape.group = static_cast<size_t>(heads / groups);
   const Scratch scratch(workers.count(), step_scratch_floats(shape));
   std::vector<ClampCount> clamps(static_cast<size_t>(batch * groups));
   // Sessions of one head follow each other: its projection stays in cache.

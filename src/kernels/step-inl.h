@@ -44,46 +44,60 @@ HWY_INLINE float row_dot(const float* a, const float* b, size_t count) {
   return sum;
 }
 
-// out [rows] = W [rows, dim] x: four rows at a time share the loads of x and the sum across lanes.
-inline HWY_NOINLINE void multiply_vector(const float* weights, size_t rows, size_t dim, const float* x, float* out) {
-  const Tag d;
-  const size_t whole = dim / kLanes * kLanes;
+// out_i [rows] = W [rows, dim] x_i for two vectors, which may be one and the same: four rows of W at a time.
+template <class D = hn::CappedTag<float, 8>>
+HWY_NOINLINE void multiply_two(const float* weights, size_t rows, size_t dim, const float* x0, const float* x1, float* out0,
+                               float* out1) {
   size_t r = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const D d;
+  const hn::CappedTag<float, 4> d4;
+  constexpr size_t kSide = hn::MaxLanes(D());
+  const size_t whole = dim / kSide * kSide;
   for (; r + 4 <= rows; r += 4) {
     const float* w = weights + r * dim;
-    Vec s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
-    for (size_t i = 0; i < whole; i += kLanes) {
-      const Vec v = hn::LoadU(d, x + i);
-      s0 = hn::MulAdd(v, hn::LoadU(d, w + i), s0);
-      s1 = hn::MulAdd(v, hn::LoadU(d, w + dim + i), s1);
-      s2 = hn::MulAdd(v, hn::LoadU(d, w + 2 * dim + i), s2);
-      s3 = hn::MulAdd(v, hn::LoadU(d, w + 3 * dim + i), s3);
+    auto a0 = hn::Zero(d), a1 = a0, a2 = a0, a3 = a0, b0 = a0, b1 = a0, b2 = a0, b3 = a0;
+    for (size_t i = 0; i < whole; i += kSide) {
+      const auto u = hn::LoadU(d, x0 + i), v = hn::LoadU(d, x1 + i);
+      const auto w0 = hn::LoadU(d, w + i), w1 = hn::LoadU(d, w + dim + i);
+      const auto w2 = hn::LoadU(d, w + 2 * dim + i), w3 = hn::LoadU(d, w + 3 * dim + i);
+      a0 = hn::MulAdd(u, w0, a0);
+      b0 = hn::MulAdd(v, w0, b0);
+      a1 = hn::MulAdd(u, w1, a1);
+      b1 = hn::MulAdd(v, w1, b1);
+      a2 = hn::MulAdd(u, w2, a2);
+      b2 = hn::MulAdd(v, w2, b2);
+      a3 = hn::MulAdd(u, w3, a3);
+      b3 = hn::MulAdd(v, w3, b3);
     }
-    out[r] = hn::GetLane(hn::SumOfLanes(d, s0));
-    out[r + 1] = hn::GetLane(hn::SumOfLanes(d, s1));
-    out[r + 2] = hn::GetLane(hn::SumOfLanes(d, s2));
-    out[r + 3] = hn::GetLane(hn::SumOfLanes(d, s3));
+    hn::StoreU(sums_of_four(d, a0, a1, a2, a3), d4, out0 + r);
+    hn::StoreU(sums_of_four(d, b0, b1, b2, b3), d4, out1 + r);
     for (size_t j = 0; j < 4; ++j) {
-      for (size_t i = whole; i < dim; ++i) out[r + j] += w[j * dim + i] * x[i];
+      for (size_t i = whole; i < dim; ++i) out0[r + j] += w[j * dim + i] * x0[i];
+      for (size_t i = whole; i < dim && out1 != out0; ++i) out1[r + j] += w[j * dim + i] * x1[i];
     }
   }
-  for (; r < rows; ++r) out[r] = row_dot(weights + r * dim, x, dim);
+#endif
+  for (; r < rows; ++r) {
+    out0[r] = row_dot(weights + r * dim, x0, dim);
+    out1[r] = row_dot(weights + r * dim, x1, dim);
+  }
 }
 
-// phi [F] of one row x [d]. `x` is used up; `projected` and `second` have room for D rounded up to a panel.
-inline HWY_NOINLINE void map_row(const MapParams& map, float* x, float* projected, float* second, float* phi) {
+// x [d] as the map wants it before W: x^ or y of raffia/features.h.
+HWY_INLINE void prepare_row(const MapParams& map, float* x) {
+  float factor = map.input_scale;
+  if (has_unit_norm(map.kind)) factor = 1.0f / std::max(std::sqrt(row_dot(x, x, map.dim)), 1e-6f);
+  if (factor == 1.0f) return;
+  for (size_t i = 0; i < map.dim; ++i) x[i] *= factor;
+}
+
+// phi [F] of one prepared row x [d] and its projection, which is used up; `projected` and `second` have room for D or d rounded
+// up to a panel.
+inline HWY_NOINLINE void map_row(const MapParams& map, const float* x, float* projected, float* second, float* phi) {
   const Tag d;
   const size_t rows = map.rows;
-  if (has_unit_norm(map.kind)) {
-    const float inverse = 1.0f / std::max(std::sqrt(row_dot(x, x, map.dim)), 1e-6f);
-    for (size_t i = 0; i < map.dim; ++i) x[i] *= inverse;
-  } else if (map.input_scale != 1.0f) {
-    for (size_t i = 0; i < map.dim; ++i) x[i] *= map.input_scale;
-  }
-  if (has_projection(map.kind)) {
-    multiply_vector(map.weights, rows, map.dim, x, projected);
-    std::fill_n(projected + rows, (kPanel - rows % kPanel) % kPanel, 0.0f);
-  }
+  if (has_projection(map.kind)) std::fill_n(projected + rows, (kPanel - rows % kPanel) % kPanel, 0.0f);
   const Vec scale = hn::Set(d, map.output_scale), zero = hn::Zero(d);
   switch (map.kind) {
     case MapKind::identity:

@@ -18,19 +18,27 @@ void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
   const size_t features = task.map.features, columns = task.value_dim, dim = task.map.dim;
   const size_t padded_rows = (HWY_MAX(task.map.rows, dim) + kPanel - 1) / kPanel * kPanel;
   Arena arena(scratch);
-  float* x = arena.take(dim);
-  float* projected = arena.take(padded_rows);
+  const size_t vectors = 1 + task.group;  // the key, then the queries
+  float* x = arena.take(vectors * dim);
+  float* projected = arena.take(vectors * padded_rows);
   float* second = arena.take(padded_rows);
   float* phi_k = arena.take(features);
   float* phi_q = arena.take(features);
   float* value = arena.take(columns);
   float* y = arena.take(columns);
 
-  const auto features_of = [&](const Rows& rows, size_t row, float* phi) HWY_ATTR {
-    load_row(rows, row, dim, x);
-    map_row(task.map, x, projected, second, phi);
-  };
-  features_of(task.k, 0, phi_k);
+  for (size_t i = 0; i < vectors; ++i) {
+    load_row(i == 0 ? task.k : task.q, i == 0 ? 0 : i - 1, dim, x + i * dim);
+    prepare_row(task.map, x + i * dim);
+  }
+  for (size_t i = 0; has_projection(task.map.kind) && i < vectors; i += 2) {
+    const size_t other = HWY_MIN(i + 1, vectors - 1);
+    multiply_two(task.map.weights, task.map.rows, dim, x + i * dim, x + other * dim, projected + i * padded_rows,
+                 projected + other * padded_rows);
+  }
+  const auto features_of = [&](size_t i, float* phi)
+                               HWY_ATTR { map_row(task.map, x + i * dim, projected + i * padded_rows, second, phi); };
+  features_of(0, phi_k);
   load_row(task.v, 0, columns, value);
 
   float keep = 1.0f, write = 1.0f;
@@ -56,7 +64,7 @@ void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
   }
 
   for (size_t g = 0; g < task.group; ++g) {
-    features_of(task.q, g, phi_q);
+    features_of(1 + g, phi_q);
     // The first query head updates the state as it reads it; the others find it updated.
     const float decay = g == 0 ? keep : 1.0f;
     if (g == 1) std::fill_n(phi_k, features, 0.0f);
@@ -96,9 +104,10 @@ namespace raffia {
 
 HWY_EXPORT(step);
 
-// x, two padded projections, two feature rows, v and y, each rounded up to a panel.
+// x and its projection for the key and every query, one projection more, two feature rows, v and y, each rounded up to a panel.
 size_t step_scratch_floats(const LinearStep& task) {
-  return 3 * (std::max(task.map.rows, task.map.dim) + kChunk) + 2 * (task.map.features + kChunk) + 2 * (task.value_dim + kChunk);
+  return (2 * (1 + task.group) + 1) * (std::max(task.map.rows, task.map.dim) + kChunk) + 2 * (task.map.features + kChunk) +
+         2 * (task.value_dim + kChunk);
 }
 
 void linear_step(const LinearStep& task, float* scratch, ClampCount& clamps) {
