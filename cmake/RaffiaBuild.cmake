@@ -37,7 +37,7 @@ endif()
 
 # Kernels exist for EMU128 (the scalar fallback, which tests run everywhere), SSE4, AVX2 and AVX3; SSSE3 adds nothing to these.
 # Every translation unit sees the same set, or dispatch tables would disagree.
-target_compile_definitions(raffia_build_flags INTERFACE HWY_COMPILE_ALL_ATTAINABLE HWY_DISABLED_TARGETS=HWY_SSSE3)
+target_compile_definitions(raffia_build_flags INTERFACE HWY_COMPILE_ALL_ATTAINABLE "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
 
 if(RAFFIA_SANITIZE)
   set(sanitize_flags -fsanitize=${RAFFIA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

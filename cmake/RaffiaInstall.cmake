@@ -16,5 +16,10 @@ install(FILES ${PROJECT_BINARY_DIR}/raffiaConfig.cmake ${PROJECT_BINARY_DIR}/raf
 
 # The prefix is found from where raffia.pc lies, so that an installed tree may be moved.
 file(RELATIVE_PATH PKGCONFIG_TO_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+# Who links the shared library needs none of what is inside it.
+set(PKGCONFIG_REQUIRES_PRIVATE "")
+if(NOT BUILD_SHARED_LIBS)
+  set(PKGCONFIG_REQUIRES_PRIVATE "Requires.private: libhwy fmt")
+endif()
 configure_file(cmake/raffia.pc.in ${PROJECT_BINARY_DIR}/raffia.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/raffia.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

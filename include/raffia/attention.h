@@ -5,7 +5,9 @@
 // Inputs and outputs are fp32 or bf16, of any strides; sums, states and gradients of parameters are fp32.
 // Sizes need not divide anything. Shapes are checked at the door: InvalidArgument names the argument that does not fit.
 //
-// Ops are thread-safe for distinct outputs and states. Their results do not depend on the number of threads, to the bit.
+// Causal ops never use a later token: changing it changes no earlier bit. (A NaN or infinity is an exception in the linear ops:
+// it may spread to the 15 tokens before it, with which it shares a chunk.) Ops are thread-safe for distinct outputs and states.
+// Their results do not depend on the number of threads, to the bit.
 #ifndef RAFFIA_ATTENTION_H_
 #define RAFFIA_ATTENTION_H_
 
@@ -22,16 +24,19 @@ namespace raffia {
 
 // Which tokens there are. At most one of `lengths` and `cu_seqlens` is given.
 struct Layout {
-  View2 valid;  // [B, Tk] u8: 1 where a key takes part. Others change neither outputs nor state, even where they hold NaN
-  std::span<const int64_t> lengths;       // [B]: tokens of entry b; the rest is padding
-  std::span<const int64_t> cu_seqlens;    // [N + 1], from 0 to T: N sequences end to end in one batch entry (B = 1)
-  std::span<const int64_t> cu_seqlens_k;  // of keys where they differ from the queries'
+  View2 valid = {};  // [B, Tk] u8: 1 where a key takes part. Others change neither outputs nor state, even where they hold NaN
+  std::span<const int64_t> lengths = {};       // [B]: keys of entry b, and queries too where Tq = Tk; the rest is padding
+  std::span<const int64_t> cu_seqlens = {};    // [N + 1], from 0 to T: N sequences end to end in one batch entry (B = 1)
+  std::span<const int64_t> cu_seqlens_k = {};  // of keys where they differ from the queries'
 };
 
 struct AttentionOptions {
-  std::optional<float> eps;      // floor of denominators, relative to the mass; by default map.default_eps()
-  Layout layout = {};            // padding and packing
-  int64_t segment = 0;           // tokens per parallel segment of a sequence; 0: chosen from the shape; < 0: no segments
+  std::optional<float> eps = {};  // floor of denominators, relative to the mass; by default map.default_eps()
+  Layout layout = {};             // padding and packing
+  // Tokens per parallel segment of a causal sequence. 0: chosen from the shape (an eighth, for one sequence and head of 8,192
+  // tokens or more); < 0: no segments. They feed several threads from one head, and cost a single thread up to half again as much
+  // work.
+  int64_t segment = 0;
   int threads = 0;               // at most this many; 0: as many as the executor has
   Executor* executor = nullptr;  // default_executor() if null
   std::span<float> record = {};  // filled for the backward pass; record_size() floats
@@ -76,9 +81,9 @@ Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap
 
 // Gradients. Views are overwritten, parameter gradients are added to; leave absent what is not wanted.
 struct AttentionGradients {
-  MutView4 q, k, v;
-  MutView3 gate_logits;
-  MapGradients map;
+  MutView4 q = {}, k = {}, v = {};
+  MutView3 gate_logits = {};
+  MapGradients map = {};
   State* state = nullptr;  // in: gradient of the final state (sums and normaliser); out: gradient of the initial one
 };
 
@@ -98,20 +103,20 @@ void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, cons
 //   out_t = softmax_j(scale q_t . k_j + key_bias_j) v_j
 // Rows without any key give 0.
 struct SoftmaxOptions {
-  bool causal = false;           // query t of Tq sees keys up to t + Tk - Tq
-  std::optional<float> scale;    // by default 1 / sqrt(D)
-  View3 key_bias;                // [B, Tk, G], added to the logits
-  Layout layout = {};            // padding and packing
-  int threads = 0;               // at most this many; 0: as many as the executor has
-  Executor* executor = nullptr;  // default_executor() if null
-  MutView3 logsumexp;            // [B, Tq, H] out: log of the denominators, which the backward pass needs; -inf without keys
+  bool causal = false;              // query t of Tq sees keys up to t + Tk - Tq
+  std::optional<float> scale = {};  // by default 1 / sqrt(D)
+  View3 key_bias = {};              // [B, Tk, G], added to the logits
+  Layout layout = {};               // padding and packing
+  int threads = 0;                  // at most this many; 0: as many as the executor has
+  Executor* executor = nullptr;     // default_executor() if null
+  MutView3 logsumexp = {};          // [B, Tq, H] out: log of the denominators, which the backward pass needs; -inf without keys
 };
 
 void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options = {});
 
 struct SoftmaxGradients {
-  MutView4 q, k, v;
-  MutView3 key_bias;
+  MutView4 q = {}, k = {}, v = {};
+  MutView3 key_bias = {};
 };
 
 void softmax_attention_backward(View4 q, View4 k, View4 v, View4 out, View3 logsumexp, View4 dout,

@@ -4,13 +4,14 @@
 //   identity   x                                                         d    whatever the caller computed
 //   trig       D^-1/2 [sin(W x^); cos(W x^)],  x^ = x / max(|x|, 1e-6)   2D   Gaussian kernel of unit vectors; signed
 //   arccos     D^-1/2 relu(W x^)                                         D    first-order arc-cosine kernel
-//   positive   D^-1/2 exp(W y - |y|^2/2 - s),  y = d^-1/4 x              D    exp(q . k / sqrt(d)), never negative
+//   positive   D^-1/2 exp(W y - |y|^2/2),  y = d^-1/4 x                  D    exp(q . k / sqrt(d)), never negative
 //   positive2  (2D)^-1/2 [exp(W y - ..); exp(-W y - ..)]                 2D   the same with less variance
 //   elu        elu(x) + 1                                                d    the non-random baseline
 //   relu       relu(A x + b), A and b learned                            F    for models converted from softmax
 //
 // Rows of W are sigma o w~_i: w~_i random, drawn once (iid or orthogonal) and kept; sigma [d] learned per head, an inverse
-// bandwidth, 1 at first. The constant s = max(0, d/2 - 32) cancels in attention and keeps exp within fp32 for large d.
+// bandwidth, 1 at first. The positive maps leave fp32 where an exponent passes +-87: inputs of unit variance stay far within for
+// any d.
 #ifndef RAFFIA_FEATURES_H_
 #define RAFFIA_FEATURES_H_
 
@@ -65,7 +66,6 @@ class FeatureMap {
 
   float input_scale() const;   // y = input_scale * x before W: d^-1/4 for the positive maps, else 1
   float output_scale() const;  // D^-1/2 and the like
-  float shift() const;         // s of the positive maps, else 0
 
   std::span<const float> draws(int64_t head) const;    // w~ [D, d]; for relu, A
   std::span<const float> weights(int64_t head) const;  // W = sigma o w~ [D, d]; for relu, A
@@ -90,9 +90,9 @@ class FeatureMap {
 
 // Gradients of a map's parameters, added to what the views hold. Leave absent what is not wanted.
 struct MapGradients {
-  MutView2 sigma;   // [H, d], random maps
-  MutView3 weight;  // [H, F, d], relu
-  MutView2 bias;    // [H, F], relu
+  MutView2 sigma = {};   // [H, d], random maps
+  MutView3 weight = {};  // [H, F, d], relu
+  MutView2 bias = {};    // [H, F], relu
 };
 
 struct FeatureOptions {

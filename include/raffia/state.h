@@ -22,7 +22,7 @@ namespace raffia {
 
 namespace detail {
 
-// Rows of a state that begin a cache line are read and written at twice the speed of rows that straddle two.
+// Rows of a state begin cache lines: vectors that straddle two cost two accesses.
 template <class T>
 struct CacheLineAllocator {
   using value_type = T;

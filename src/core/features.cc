@@ -131,10 +131,6 @@ float FeatureMap::output_scale() const {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(terms)));
 }
 
-float FeatureMap::shift() const {
-  return is_positive_kind(kind_) ? static_cast<float>(std::max(0.0, static_cast<double>(dim_) / 2.0 - 32.0)) : 0.0F;
-}
-
 std::span<const float> FeatureMap::draws(int64_t head) const {
   return part(kind_ == MapKind::relu ? weights_ : draws_, head, heads_, "draws");
 }

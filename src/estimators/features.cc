@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t kTokens = 512;  // rows per task
 
-void require_input(const char* name, View4 x, const FeatureMap& map) {
+void require_input(const char* name, View4 x, const FeatureMap& map, const FeatureOptions& options) {
+  require(options.threads >= 0, "{}: threads is {}, expected at least 0", name, options.threads);
   require_dtype(name, "x", x, {DType::f32, DType::bf16});
   require(x.extent(2) % map.heads() == 0, "{}: x has {} heads, expected a multiple of the {} heads of the feature map", name,
           x.extent(2), map.heads());
@@ -37,7 +38,7 @@ std::vector<Part> cut(View4 x) {
 
 void apply_features(View4 x, const FeatureMap& map, MutView4 phi, const FeatureOptions& options) {
   constexpr const char* kName = "apply_features";
-  require_input(kName, x, map);
+  require_input(kName, x, map, options);
   require_dtype(kName, "phi", phi, {DType::f32, DType::bf16});
   require_shape(kName, "phi", phi, {x.extent(0), x.extent(1), x.extent(2), map.features()},
                 "batch, length and heads of x, features of the map");
@@ -56,7 +57,7 @@ void apply_features(View4 x, const FeatureMap& map, MutView4 phi, const FeatureO
 void apply_features_backward(View4 x, const FeatureMap& map, View4 dphi, MutView4 dx, const MapGradients& parameters,
                              const FeatureOptions& options) {
   constexpr const char* kName = "apply_features_backward";
-  require_input(kName, x, map);
+  require_input(kName, x, map, options);
   require_dtype(kName, "dphi", dphi, {DType::f32, DType::bf16});
   require_shape(kName, "dphi", dphi, {x.extent(0), x.extent(1), x.extent(2), map.features()},
                 "batch, length and heads of x, features of the map");

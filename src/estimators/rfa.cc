@@ -23,6 +23,7 @@ Report total(const std::vector<ClampCount>& counts) {
 Report causal(const char* name, const LinearViews& views, const FeatureMap& map, State& state, const AttentionOptions& options) {
   const LinearPlan plan(name, Reach::causal, views, map, options);
   require_state(plan, map, "state", state.shape());
+  plan.fill_padding(*views.out);
   const Trace trace(name, "q", *views.q, static_cast<int64_t>(kChunk));
   const std::vector<Segment> segments = causal_segments(plan, options);
 
@@ -144,6 +145,7 @@ Report gated_attention(View4 q, View4 k, View4 v, View3 gate_logits, const Featu
 Report rfa_attention(View4 q, View4 k, View4 v, const FeatureMap& map, MutView4 out, const AttentionOptions& options) {
   constexpr const char* kName = "rfa_attention";
   const LinearPlan plan(kName, Reach::everything, {.q = q, .k = k, .v = v, .out = out}, map, options);
+  plan.fill_padding(out);
   const Trace trace(kName, "q", q, static_cast<int64_t>(kChunk));
   const Workers workers(options);
   const Scratch scratch(workers.count(), plan.scratch_floats);
@@ -171,6 +173,7 @@ Report read_state(View4 q, const FeatureMap& map, const State& state, MutView4 o
   constexpr const char* kName = "read_state";
   const LinearPlan plan(kName, Reach::everything, {.q = q, .out = out}, map, options);
   require_state(plan, map, "state", state.shape());
+  plan.fill_padding(out);
   const Trace trace(kName, "q", q, static_cast<int64_t>(kChunk));
   const Workers workers(options);
   const Scratch scratch(workers.count(), plan.scratch_floats);
@@ -184,7 +187,9 @@ int64_t record_size(View4 q, View4 k, View4 v, const FeatureMap& map, const Atte
   // The causal record is the larger one: as many denominators, and more states.
   AttentionOptions unrecorded = options;
   unrecorded.record = {};
-  const bool same_length = q.extent(1) == k.extent(1);
+  const Layout& layout = options.layout;
+  const bool same_length =
+      q.extent(1) == k.extent(1) && (layout.cu_seqlens_k.empty() || std::ranges::equal(layout.cu_seqlens_k, layout.cu_seqlens));
   const LinearPlan plan("record_size", same_length ? Reach::causal : Reach::everything, {.q = q, .k = k, .v = v}, map,
                         unrecorded);
   return static_cast<int64_t>(plan.record_floats());

@@ -29,6 +29,10 @@ class LinearPlan {
   // Where gradients go, and what the forward pass recorded for them.
   void attach(const AttentionGradients& gradients, std::span<const float> record);
 
+  // Zeroes what belongs to no sequence. Called when everything has been checked: a call that is refused writes nothing.
+  void fill_padding(MutView4 out) const;
+  void fill_padding(const AttentionGradients& gradients) const;
+
   size_t size() const { return problems.size(); }  // sequences x kv heads
   const LinearProblem& operator[](size_t i) const { return problems[i]; }
   int64_t sequence_of(size_t i) const { return static_cast<int64_t>(i) / groups; }

@@ -23,6 +23,7 @@ void causal(const char* name, const LinearViews& views, const FeatureMap& map, s
   const Trace trace(name, "q", *views.q, static_cast<int64_t>(kChunk));
   const std::vector<Segment> segments = causal_segments(plan, options);
   MapSumSlots sums(name, map, gradients.map, segments.size());
+  plan.fill_padding(gradients);
 
   const Workers workers(options);
   const Scratch scratch(workers.count(), plan.scratch_floats);
@@ -106,6 +107,7 @@ void rfa_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, Vi
   const Trace trace(kName, "q", q, static_cast<int64_t>(kChunk));
   const std::vector<Segment> reads = read_segments(plan), folds = fold_segments(plan);
   MapSumSlots sums(kName, map, gradients.map, reads.size() + folds.size());
+  plan.fill_padding(gradients);
 
   const Workers workers(options);
   const Scratch scratch(workers.count(), plan.scratch_floats);

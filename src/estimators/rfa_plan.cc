@@ -119,8 +119,8 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
   require(value_dim >= 1, "{}: {} has dim 0, expected at least 1", name, has_keys ? "v" : "out");
   if (has_queries) {
     require_dtype(name, "q", q, {DType::f32, DType::bf16});
-    require(groups >= 1 && heads % groups == 0, "{}: q has {} heads, expected a multiple of the {} heads of the feature map",
-            name, heads, groups);
+    require(heads >= 1 && heads % groups == 0, "{}: q has {} heads, expected a multiple of the {} heads of the feature map", name,
+            heads, groups);
     require_shape(
         name, "q", q, {batch, reach == Reach::causal ? keys : queries, heads, map.dim()},
         reach == Reach::causal ? "batch and length of k, dim of the feature map" : "batch of k, dim of the feature map");
@@ -182,7 +182,6 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
       denominator_offsets.push_back(record);
       record += static_cast<size_t>(s.queries);
     }
-    if (!packed_sequences) fill_rest(out, s.batch, s.queries);
   }
   record = round_up(record, kChunk);
   for (const LinearProblem& problem : problems) {
@@ -231,16 +230,26 @@ void LinearPlan::attach(const AttentionGradients& gradients, std::span<const flo
       query_heads[i].dq = rows_of<MutRows>(gradients.q, s.batch, s.first_query, h);
       query_heads[i].forward_denominators = record.data() + denominator_offsets[i];
     }
-    if (!packed_sequences) {
-      fill_rest(gradients.q, s.batch, s.queries);
-      fill_rest(gradients.k, s.batch, s.keys);
-      fill_rest(gradients.v, s.batch, s.keys);
-      fill_rest(gradients.gate_logits, s.batch, s.keys, 0.0f);
-    }
   }
   scratch_floats = 0;
   for (const LinearProblem& problem : problems)
     scratch_floats = std::max(scratch_floats, linear_backward_scratch_floats(problem));
+}
+
+void LinearPlan::fill_padding(MutView4 out) const {
+  for (const Sequence& s : sequences) {
+    if (!packed_sequences) fill_rest(out, s.batch, s.queries);
+  }
+}
+
+void LinearPlan::fill_padding(const AttentionGradients& gradients) const {
+  fill_padding(gradients.q);
+  for (const Sequence& s : sequences) {
+    if (packed_sequences) break;
+    fill_rest(gradients.k, s.batch, s.keys);
+    fill_rest(gradients.v, s.batch, s.keys);
+    fill_rest(gradients.gate_logits, s.batch, s.keys, 0.0f);
+  }
 }
 
 StateSlots::StateSlots(const LinearPlan& plan, size_t slots)

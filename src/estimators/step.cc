@@ -32,7 +32,8 @@ Report step_all(const char* name, View3 q, View3 k, View3 v, View2 gate_logits, 
   for (const auto& [argument, view] : {std::pair{"q", q}, {"k", k}, {"v", v}}) {
     require_dtype(name, argument, view, {DType::f32, DType::bf16});
   }
-  require(heads % groups == 0, "{}: q has {} heads, expected a multiple of the {} heads of the feature map", name, heads, groups);
+  require(heads >= 1 && heads % groups == 0, "{}: q has {} heads, expected a multiple of the {} heads of the feature map", name,
+          heads, groups);
   require_shape(name, "q", q, {batch, heads, map.dim()}, "dim of the feature map");
   require_shape(name, "k", k, {batch, groups, map.dim()}, "batch of q, heads and dim of the feature map");
   require_shape(name, "v", v, {batch, groups, value_dim}, "batch of q, heads of the feature map");
@@ -44,6 +45,7 @@ Report step_all(const char* name, View3 q, View3 k, View3 v, View2 gate_logits, 
   require_shape(name, "out", out, {batch, heads, value_dim}, "batch and heads of q, dim of v");
   const float eps = options.eps ? *options.eps : map.default_eps();
   require(eps >= 0.0f, "{}: eps is {}, expected at least 0", name, eps);
+  require(options.threads >= 0, "{}: threads is {}, expected at least 0", name, options.threads);
   require(options.layout.valid.absent() && options.layout.lengths.empty() && options.layout.cu_seqlens.empty(),
           "{}: a layout is given, but a step has one token for every session", name);
   for (int64_t b = 0; b < batch; ++b) {
@@ -121,9 +123,10 @@ Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap
     require(sessions[b] != nullptr && sessions[b]->shape().batch == 1,
             "gated_step: session {} is {}, expected a state of one entry", b,
             sessions[b] == nullptr ? "null" : "a state of several entries");
-    require(std::find(sessions.begin() + static_cast<std::ptrdiff_t>(b) + 1, sessions.end(), sessions[b]) == sessions.end(),
-            "gated_step: session {} is given twice", b);
   }
+  std::vector<const State*> sorted(sessions.begin(), sessions.end());
+  std::ranges::sort(sorted);
+  require(std::ranges::adjacent_find(sorted) == sorted.end(), "gated_step: a session is given twice, expected each once");
   return step_all("gated_step", q, k, v, gate_logits, true, map, out, options, [&](int64_t b) {
     return Entry{sessions[static_cast<size_t>(b)], 0};
   });

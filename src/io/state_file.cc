@@ -178,7 +178,10 @@ class File {
 // A file that is removed unless it is moved to its place.
 class TemporaryFile {
  public:
-  explicit TemporaryFile(const std::filesystem::path& target) : target_(target), path_(name_beside(target)) {
+  explicit TemporaryFile(const std::filesystem::path& target) : target_(target) {
+    // A name may be taken by what a crashed process of the same number left behind.
+    do path_ = name_beside(target);
+    while (std::filesystem::exists(std::filesystem::symlink_status(path_)));
     File(path_, O_WRONLY | O_CREAT | O_EXCL, "create").close();
   }
   ~TemporaryFile() {

@@ -103,7 +103,7 @@ inline HWY_NOINLINE void map_features(const MapParams& map, float* HWY_RESTRICT 
     case MapKind::elu:  // elu(x) + 1 = e^x below 0, x + 1 above
       for (size_t i = 0; i < map.dim * kPanel; i += kLanes) {
         const Vec v = hn::LoadU(d, x + i), zero = hn::Zero(d);
-        hn::StoreU(hn::Add(exp_of_nonpositive(d, hn::Min(v, zero)), hn::Max(v, zero)), d, phi + i);
+        hn::StoreU(hn::Add(exp_of_nonpositive(d, at_most(d, zero, v)), at_least(d, zero, v)), d, phi + i);
       }
       break;
     case MapKind::trig: {
@@ -120,7 +120,7 @@ inline HWY_NOINLINE void map_features(const MapParams& map, float* HWY_RESTRICT 
     case MapKind::arccos:
       project(map.weights, rows, map.dim, x, phi);
       for (size_t i = 0; i < rows * kPanel; i += kLanes) {
-        hn::StoreU(hn::Mul(scale, hn::Max(hn::LoadU(d, phi + i), hn::Zero(d))), d, phi + i);
+        hn::StoreU(hn::Mul(scale, at_least(d, hn::Zero(d), hn::LoadU(d, phi + i))), d, phi + i);
       }
       break;
     case MapKind::relu:
@@ -128,7 +128,7 @@ inline HWY_NOINLINE void map_features(const MapParams& map, float* HWY_RESTRICT 
       for (size_t r = 0; r < rows; ++r) {
         for_lanes([&](size_t lane) HWY_ATTR {
           float* p = phi + r * kPanel + lane;
-          hn::StoreU(hn::Max(hn::Add(hn::LoadU(d, p), hn::Set(d, map.bias[r])), hn::Zero(d)), d, p);
+          hn::StoreU(at_least(d, hn::Zero(d), hn::Add(hn::LoadU(d, p), hn::Set(d, map.bias[r]))), d, p);
         });
       }
       break;
@@ -138,7 +138,7 @@ inline HWY_NOINLINE void map_features(const MapParams& map, float* HWY_RESTRICT 
       for_lanes([&](size_t lane) HWY_ATTR {
         // log of the output scale goes into the exponent
         const Vec offset =
-            hn::NegMulAdd(squared_norm(x, map.dim, lane), hn::Set(d, 0.5f), hn::Set(d, std::log(map.output_scale) - map.shift));
+            hn::NegMulAdd(squared_norm(x, map.dim, lane), hn::Set(d, 0.5f), hn::Set(d, std::log(map.output_scale)));
         for (size_t r = 0; r < rows; ++r) {
           float* p = phi + r * kPanel + lane;
           const Vec projected = hn::LoadU(d, p);

@@ -18,6 +18,8 @@
 #define RAFFIA_KERNELS_LINEAR_INL_H_
 #endif
 
+#include <limits>
+
 #include "kernels/features-inl.h"
 #include "kernels/linear.h"
 #include "kernels/math-inl.h"
@@ -235,6 +237,17 @@ inline HWY_NOINLINE void put_rows(const MutRows& out, size_t first, size_t count
   }
 }
 
+// What a row is divided by: its denominator, or the floor where that is larger. A divisor too small to invert counts as none: 0.
+struct Divisor {
+  Divisor(float den, float floor)
+      : clamped(den < std::max(floor, std::numeric_limits<float>::min())),
+        value(clamped ? (floor < std::numeric_limits<float>::min() ? 0.0f : floor) : den),
+        inverse(value == 0.0f ? 0.0f : 1.0f / value) {}
+
+  bool clamped;  // false for NaN, which is not hidden
+  float value, inverse;
+};
+
 // inverse_den = 1 / max(den, eps m), and what the backward pass and the report want to know about it. With `den` <= 0 and no
 // floor the output is 0.
 inline HWY_NOINLINE void settle_denominators(const LinearProblem& problem, const float* den, const float* mass, const bool* valid,
@@ -244,13 +257,11 @@ inline HWY_NOINLINE void settle_denominators(const LinearProblem& problem, const
     if (t >= count) continue;
     float recorded = 0.0f;
     if (valid[t]) {
-      const float floor = problem.eps * mass[t];
-      const bool clamped = !(den[t] > 0.0f && den[t] >= floor);
-      const float divisor = clamped ? floor : den[t];
-      inverse_den[t] = divisor > 0.0f ? 1.0f / divisor : 0.0f;
-      recorded = clamped ? -divisor : divisor;
+      const Divisor divisor(den[t], problem.eps * mass[t]);
+      inverse_den[t] = divisor.inverse;
+      recorded = divisor.clamped ? -divisor.value : divisor.value;
       ++clamps.rows;
-      clamps.clamped += clamped ? 1 : 0;
+      clamps.clamped += divisor.clamped ? 1 : 0;
     }
     if (record != nullptr) record[t] = recorded;
   }

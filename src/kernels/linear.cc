@@ -86,7 +86,7 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, cons
         const float* phi_q = buffers.phi_q + g * panel_floats;
         const float* scores = buffers.scores + g * kPanel * kPanel;
         const float* inverse_den = buffers.inverse_den + g * kPanel;
-        const bool direct = store_directly && all_valid && head.out.direct();
+        const bool direct = store_directly && all_valid && head.out.direct() && head.out.row_stride > 0;
         float* y = direct ? head.out.direct_row(first) + p * kPanel : buffers.y;
         const size_t ld = direct ? static_cast<size_t>(head.out.row_stride) : kPanel;
         for_tiles(kPanel, [&](size_t m, auto shape) HWY_ATTR {
@@ -226,8 +226,7 @@ MapParams::MapParams(const FeatureMap& map, int64_t head)
       sigma(map.sigma(head).data()),
       bias(map.bias(head).data()),
       input_scale(map.input_scale()),
-      output_scale(map.output_scale()),
-      shift(map.shift()) {}
+      output_scale(map.output_scale()) {}
 
 void pack_state(const float* sums, const float* normaliser, const LinearProblem& problem, const PackedState& packed) {
   const size_t features = problem.map.features, columns = problem.value_dim;

@@ -24,7 +24,7 @@ struct MapParams {
   const float* draws;    // w~ [D, d], or A of relu
   const float* sigma;    // [d] or null
   const float* bias;     // [F] or null
-  float input_scale, output_scale, shift;
+  float input_scale, output_scale;
 };
 
 // Gradients of a map's parameters, summed lane by lane over the chunks of one task: [.., 16]. Null where nobody wants them.

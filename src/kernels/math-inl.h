@@ -16,6 +16,25 @@ namespace raffia {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// The greater or lesser of a limit and x; NaN of x stays NaN. x86 returns the second operand then, Highway's scalar code the
+// other one.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V at_least(D, V limit, V x) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::GetLane(x) < hn::GetLane(limit) ? limit : x;
+#else
+  return hn::Max(limit, x);
+#endif
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V at_most(D, V limit, V x) {
+#if HWY_TARGET == HWY_SCALAR
+  return hn::GetLane(x) > hn::GetLane(limit) ? limit : x;
+#else
+  return hn::Min(limit, x);
+#endif
+}
+
 // e^x to 2 ulp; 0 below -87.3, where the result would be subnormal; inf above 88.7. NaN stays NaN.
 //   x = n ln 2 + r, |r| <= ln 2 / 2:  e^x = 2^n (1 + r + r^2 P(r)), P within 3.2e-9
 template <class D, class V = hn::Vec<D>>
@@ -47,7 +66,7 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_of_nonpositive(D d, V x) {
   const hn::RebindToSigned<D> di;
   const V lowest = hn::Set(d, -87.3f);
-  const V clamped = hn::Max(x, lowest);
+  const V clamped = at_least(d, lowest, x);
   const V n = hn::Round(hn::Mul(clamped, hn::Set(d, 1.44269504f)));
   V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), clamped);
   r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
@@ -56,7 +75,8 @@ HWY_INLINE V exp_of_nonpositive(D d, V x) {
   p = hn::MulAdd(p, r, hn::Set(d, 1.66665186e-1f));
   p = hn::MulAdd(p, r, hn::Set(d, 5.00000010e-1f));
   const V y = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
-  const V scaled = hn::BitCast(d, hn::Add(hn::BitCast(di, y), hn::ShiftLeft<23>(hn::ConvertTo(di, n))));
+  // A product rather than a sum of exponents, so that NaN stays NaN.
+  const V scaled = hn::Mul(y, hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)))));
   return hn::IfThenZeroElse(hn::Lt(x, lowest), scaled);
 }
 
@@ -100,7 +120,7 @@ HWY_INLINE void gate_of(D d, V x, V& keep, V& write, V& log_keep) {
   const auto positive = hn::Ge(x, hn::Zero(d));
   keep = hn::IfThenElse(positive, major, minor);
   write = hn::IfThenElse(positive, minor, major);
-  log_keep = hn::Max(hn::Sub(hn::Min(x, hn::Zero(d)), hn::Log1p(d, small)), hn::Set(d, -60.0f));
+  log_keep = at_least(d, hn::Set(d, -60.0f), hn::Sub(at_most(d, hn::Zero(d), x), hn::Log1p(d, small)));
 }
 
 }  // namespace HWY_NAMESPACE

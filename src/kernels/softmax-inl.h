@@ -108,10 +108,10 @@ HWY_INLINE float bias_and_max(float* HWY_RESTRICT scores, const float* HWY_RESTR
     for (size_t j = 0; j < width; j += kLanes) {
       const Vec s = hn::Add(hn::LoadU(d, scores + j), hn::LoadU(d, bias + j));
       hn::StoreU(s, d, scores + j);
-      greatest = hn::Max(greatest, s);
+      greatest = at_least(d, s, greatest);  // passes a NaN of s over: it is found in the sum
     }
   } else {
-    for (size_t j = 0; j < width; j += kLanes) greatest = hn::Max(greatest, hn::LoadU(d, scores + j));
+    for (size_t j = 0; j < width; j += kLanes) greatest = at_least(d, hn::LoadU(d, scores + j), greatest);
   }
   return hn::GetLane(hn::MaxOfLanes(d, greatest));
 }
@@ -122,7 +122,7 @@ HWY_INLINE float exp_and_sum(float* HWY_RESTRICT scores, float shift, size_t wid
   const Vec vshift = hn::Set(d, shift);
   Vec sum = hn::Zero(d);
   for (size_t j = 0; j < width; j += kLanes) {
-    const Vec x = hn::Min(hn::Sub(hn::LoadU(d, scores + j), vshift), hn::Zero(d));
+    const Vec x = at_most(d, hn::Zero(d), hn::Sub(hn::LoadU(d, scores + j), vshift));
     const Vec p = exp_of_nonpositive(d, x);
     hn::StoreU(p, d, scores + j);
     sum = hn::Add(sum, p);
@@ -208,9 +208,9 @@ void forward_block(const ForwardTask& task, float* scratch) {
   }
 
   for (size_t i = 0; i < queries; ++i) {
-    write_scaled(out + i * columns, sum[i] > 0.0f ? 1.0f / sum[i] : 0.0f, keys.value_dim, task.out, task.first + i);
+    write_scaled(out + i * columns, sum[i] == 0.0f ? 0.0f : 1.0f / sum[i], keys.value_dim, task.out, task.first + i);
     if (task.logsumexp.data != nullptr) {
-      task.logsumexp.set(task.first + i, 0, sum[i] > 0.0f ? greatest[i] + std::log(sum[i]) : kMinusInfinity);
+      task.logsumexp.set(task.first + i, 0, sum[i] == 0.0f ? kMinusInfinity : greatest[i] + std::log(sum[i]));
     }
   }
 }

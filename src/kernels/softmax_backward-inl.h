@@ -120,7 +120,7 @@ HWY_INLINE void backward_tiles(const BackwardTask& task, const PackedQueries& qu
       const Vec delta = hn::Set(d, queries.delta[first + i]);
       for (size_t j = 0; j < width; j += kLanes) {
         const Vec s = hn::Add(hn::LoadU(d, p + j), hn::LoadU(d, block.bias + j));
-        const Vec probability = exp_of_nonpositive(d, hn::Min(hn::Sub(s, logsumexp), hn::Zero(d)));
+        const Vec probability = exp_of_nonpositive(d, at_most(d, hn::Zero(d), hn::Sub(s, logsumexp)));
         hn::StoreU(probability, d, p + j);
         hn::StoreU(hn::Mul(probability, hn::Sub(hn::LoadU(d, ds + j), delta)), d, ds + j);
       }

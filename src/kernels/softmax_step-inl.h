@@ -137,8 +137,8 @@ void step_combine(const CombineTask& task, float* scratch) {
       sum += shrink * partial(s).weight[h];
       for (size_t c = 0; c < value_columns; ++c) out[c] += shrink * values[c];
     }
-    write_scaled(out, sum > 0.0f ? 1.0f / sum : 0.0f, task.value_dim, task.out, h);
-    if (task.logsumexp.data != nullptr) task.logsumexp.set(h, 0, sum > 0.0f ? greatest + std::log(sum) : kMinusInfinity);
+    write_scaled(out, sum == 0.0f ? 0.0f : 1.0f / sum, task.value_dim, task.out, h);
+    if (task.logsumexp.data != nullptr) task.logsumexp.set(h, 0, sum == 0.0f ? kMinusInfinity : greatest + std::log(sum));
   }
 }
 

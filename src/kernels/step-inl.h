@@ -108,7 +108,7 @@ inline HWY_NOINLINE void map_row(const MapParams& map, const float* x, float* pr
       std::fill_n(projected + map.dim, (kPanel - map.dim % kPanel) % kPanel, 0.0f);
       for (size_t i = 0; i < map.dim; i += kLanes) {
         const Vec v = hn::LoadU(d, projected + i);
-        hn::StoreU(hn::Add(exp_of_nonpositive(d, hn::Min(v, zero)), hn::Max(v, zero)), d, projected + i);
+        hn::StoreU(hn::Add(exp_of_nonpositive(d, at_most(d, zero, v)), at_least(d, zero, v)), d, projected + i);
       }
       break;
     case MapKind::trig:
@@ -121,7 +121,7 @@ inline HWY_NOINLINE void map_row(const MapParams& map, const float* x, float* pr
       break;
     case MapKind::arccos:
       for (size_t i = 0; i < rows; i += kLanes) {
-        hn::StoreU(hn::Mul(scale, hn::Max(hn::LoadU(d, projected + i), zero)), d, projected + i);
+        hn::StoreU(hn::Mul(scale, at_least(d, zero, hn::LoadU(d, projected + i))), d, projected + i);
       }
       break;
     case MapKind::relu:
@@ -129,7 +129,7 @@ inline HWY_NOINLINE void map_row(const MapParams& map, const float* x, float* pr
       break;
     case MapKind::positive:
     case MapKind::positive2: {
-      const Vec offset = hn::Set(d, std::log(map.output_scale) - map.shift - 0.5f * row_dot(x, x, map.dim));
+      const Vec offset = hn::Set(d, std::log(map.output_scale) - 0.5f * row_dot(x, x, map.dim));
       for (size_t i = 0; i < rows; i += kLanes) {
         const Vec p = hn::LoadU(d, projected + i);
         hn::StoreU(exp_of(d, hn::Add(offset, p)), d, projected + i);

@@ -83,14 +83,11 @@ void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
         y[c] += phi_q[i] * s;
       }
     }
-    const float den = row_dot(phi_q, task.normaliser, features), floor = task.eps * *task.mass;
-    const bool clamped = !(den > 0.0f && den >= floor);
-    const float divisor = clamped ? floor : den;
-    const float inverse = divisor > 0.0f ? 1.0f / divisor : 0.0f;
+    const Divisor divisor(row_dot(phi_q, task.normaliser, features), task.eps * *task.mass);
     ++clamps.rows;
-    clamps.clamped += clamped ? 1 : 0;
+    clamps.clamped += divisor.clamped ? 1 : 0;
     float* out = task.out.direct() ? task.out.direct_row(g) : y;
-    for (size_t i = 0; i < columns; ++i) out[i] = y[i] * inverse;
+    for (size_t i = 0; i < columns; ++i) out[i] = y[i] * divisor.inverse;
     for (size_t i = 0; i < columns && !task.out.direct(); ++i) task.out.set(g, i, y[i]);
   }
 }

@@ -52,9 +52,8 @@ std::vector<double> phi(const Map& map, int64_t head, std::span<const double> x)
   }
 
   const std::vector<double> y = projected_input(map, x);
-  const double norm = 1 / std::sqrt(static_cast<double>(map.rows));           // D^-1/2
-  const double shift = std::max(0.0, static_cast<double>(map.dim) / 2 - 32);  // s
-  const double exponent = -dot(y, y) / 2 - shift;
+  const double norm = 1 / std::sqrt(static_cast<double>(map.rows));  // D^-1/2
+  const double exponent = -dot(y, y) / 2;
   for (int64_t i = 0; i < map.rows; ++i) {
     double projection = 0;  // (W y)_i
     for (int64_t j = 0; j < map.dim; ++j) projection += weight(map, head, i, j) * y[static_cast<size_t>(j)];

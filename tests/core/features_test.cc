@@ -71,11 +71,6 @@ TEST(FeatureMap, ScalesFollowTheFormulas) {
   EXPECT_FLOAT_EQ(FeatureMap::positive2(options).input_scale(), 0.25F);
   EXPECT_EQ(FeatureMap::trig(options).input_scale(), 1.0F);
 
-  EXPECT_EQ(FeatureMap::positive(options).shift(), 96.0F);
-  EXPECT_EQ(FeatureMap::positive2({.dim = 64}).shift(), 0.0F);
-  EXPECT_EQ(FeatureMap::positive({.dim = 67}).shift(), 1.5F);
-  EXPECT_EQ(FeatureMap::trig(options).shift(), 0.0F);
-
   EXPECT_EQ(FeatureMap::trig(options).default_eps(), 1e-3F);
   EXPECT_EQ(FeatureMap::arccos(options).default_eps(), 1e-3F);
   EXPECT_EQ(FeatureMap::identity(256, 1).default_eps(), 1e-3F);

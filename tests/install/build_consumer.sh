@@ -7,7 +7,7 @@ work_dir=$2
 rm -rf "$work_dir"
 mkdir -p "$work_dir"
 
-"$CMAKE" -S "$source_dir" -B "$work_dir/find_package" -DCMAKE_PREFIX_PATH="$PREFIX" -DCMAKE_BUILD_TYPE=Release
+"$CMAKE" -G Ninja -S "$source_dir" -B "$work_dir/find_package" -DCMAKE_PREFIX_PATH="$PREFIX" -DCMAKE_BUILD_TYPE=Release
 "$CMAKE" --build "$work_dir/find_package"
 "$work_dir/find_package/decode"
 

@@ -63,10 +63,10 @@ TEST(FeatureTwin, UnitNormMapsIgnoreTheLengthOfTheirInput) {
   }
 }
 
-TEST(FeatureTwin, PositiveMapsAreShiftedForLargeDims) {
+TEST(FeatureTwin, PositiveMapsOfZeroAreTheirScale) {
   const std::vector<double> zero(128);
-  EXPECT_DOUBLE_EQ(phi(any_map(MapKind::positive, 128, 4, 1), 0, zero)[0], std::exp(-32) / 2);
-  EXPECT_DOUBLE_EQ(phi(any_map(MapKind::positive2, 128, 2, 1), 0, zero)[3], std::exp(-32) / 2);
+  EXPECT_DOUBLE_EQ(phi(any_map(MapKind::positive, 128, 4, 1), 0, zero)[0], 0.5);
+  EXPECT_DOUBLE_EQ(phi(any_map(MapKind::positive2, 128, 2, 1), 0, zero)[3], 0.5);
 }
 
 TEST(FeatureTwin, EluAndReluAreWhatTheirNamesSay) {
