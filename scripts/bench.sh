@@ -1,24 +1,34 @@
 #!/usr/bin/env bash
-# Every table and plot of docs/performance.md: scripts/bench.sh [DIR], about ten minutes on two cores. Writes DIR (out/bench by default),
-# one Markdown file per table, and docs/img/crossover.svg and .png. Wants a quiet machine.
+# Measures every table and plot of docs/performance.md and puts them there: scripts/bench.sh [TABLE...], all of them by default, about
+# ten minutes on two cores. Wants a quiet machine and a release build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-dir=${1:-out/bench}
-mkdir -p "$dir" docs/img
+document=docs/performance.md
 raffia=build/bin/raffia
+wanted=" $* "
 
-# table NAME ARGUMENTS...: the command, then what it prints.
+# table NAME ARGUMENTS...: the command and what it prints, between the marks of that name in the document.
 table() {
-  local name=$1
+  local name=$1 found
   shift
+  [[ $wanted == "  " || $wanted == *" $name "* ]] || return 0
   echo "$name: raffia $*" >&2
+  found=$(mktemp)
   {
     printf '```sh\nraffia %s\n```\n\n' "$*"
     "$raffia" "$@"
-  } >"$dir/$name.md"
+  } >"$found"
+  awk -v name="$name" -v found="$found" '
+    $0 == "<!-- end " name " -->" { inside = 0 }
+    !inside { print }
+    $0 == "<!-- table " name " -->" { inside = 1; while ((getline line < found) > 0) print line }
+  ' "$document" >"$found.document"
+  mv "$found.document" "$document"
+  rm "$found"
 }
 
-"$raffia" info >"$dir/machine.txt"
+mkdir -p docs/img
+table machine info
 table forward bench attention --causal --ops softmax,rfa,rfa_gate --input features,qk --lengths 512,2048,8192 --threads 1,2 --repeats 15
 table backward bench attention --causal --ops softmax,rfa,rfa_gate --passes forward,backward,forward+backward --input features,qk \
   --lengths 512,2048,8192 --threads 1 --repeats 9

@@ -35,48 +35,49 @@ HWY_INLINE V at_most(D, V limit, V x) {
 #endif
 }
 
-// e^x to 2 ulp; 0 below -87.3, where the result would be subnormal; inf above 88.7. NaN stays NaN.
-//   x = n ln 2 + r, |r| <= ln 2 / 2:  e^x = 2^n (1 + r + r^2 P(r)), P within 3.2e-9
+// e^x = 2^n y for x within +-88.8: the power n, and y in about [0.7, 1.42].
+//   x = n ln 2 + r, |r| <= ln 2 / 2:  y = 1 + r + r^2 P(r), P within 3.2e-9
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V exp_of(D d, V x) {
-  const hn::RebindToSigned<D> di;
-  const V lowest = hn::Set(d, -87.3f);
-  const V clamped = hn::Min(hn::Max(x, lowest), hn::Set(d, 88.8f));
-  const V n = hn::Round(hn::Mul(clamped, hn::Set(d, 1.44269504f)));
+HWY_INLINE V exp_mantissa(D d, V x, V& n) {
+  n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504f)));
   // ln 2 in two parts; the first has 10 bits, so that n times it is exact without FMA too.
-  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), clamped);
+  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
   r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
   V p = hn::MulAdd(r, hn::Set(d, 1.39505406e-3f), hn::Set(d, 8.36891786e-3f));
   p = hn::MulAdd(p, r, hn::Set(d, 4.16662051e-2f));
   p = hn::MulAdd(p, r, hn::Set(d, 1.66665186e-1f));
   p = hn::MulAdd(p, r, hn::Set(d, 5.00000010e-1f));
-  const V y = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
+  return hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
+}
+
+// 2^n for -126 <= n <= 127.
+template <class D, class VI, class V = hn::Vec<D>>
+HWY_INLINE V power_of_two(D d, VI n) {
+  return hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(n, hn::Set(hn::RebindToSigned<D>(), 127))));
+}
+
+// e^x to 2 ulp; 0 below -87.3, where the result would be subnormal; inf above 88.7. NaN stays NaN.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_of(D d, V x) {
+  const V lowest = hn::Set(d, -87.3f);
+  V n;
+  const V y = exp_mantissa(d, hn::Min(hn::Max(x, lowest), hn::Set(d, 88.8f)), n);
   // 2^n in two factors: n reaches 128, one more than an exponent holds.
-  const auto half = hn::ShiftRight<1>(hn::ConvertTo(di, n));
-  const auto rest = hn::Sub(hn::ConvertTo(di, n), half);
-  const auto bias = hn::Set(di, 127);
-  const V scaled = hn::Mul(hn::Mul(y, hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)))),
-                           hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(rest, bias))));
+  const auto whole = hn::ConvertTo(hn::RebindToSigned<D>(), n);
+  const auto half = hn::ShiftRight<1>(whole);
+  const V scaled = hn::Mul(hn::Mul(y, power_of_two(d, half)), power_of_two(d, hn::Sub(whole, half)));
   const V flushed = hn::IfThenZeroElse(hn::Lt(x, lowest), scaled);
   return hn::IfThenElse(hn::Eq(x, x), flushed, x);
 }
 
-// e^x for x <= 0 as softmax needs it, in fewer steps: 0 below -87.3.
+// e^x for x <= 0 as softmax needs it, in fewer steps: 0 below -87.3. NaN stays NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_of_nonpositive(D d, V x) {
-  const hn::RebindToSigned<D> di;
   const V lowest = hn::Set(d, -87.3f);
-  const V clamped = at_least(d, lowest, x);
-  const V n = hn::Round(hn::Mul(clamped, hn::Set(d, 1.44269504f)));
-  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), clamped);
-  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
-  V p = hn::MulAdd(r, hn::Set(d, 1.39505406e-3f), hn::Set(d, 8.36891786e-3f));
-  p = hn::MulAdd(p, r, hn::Set(d, 4.16662051e-2f));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.66665186e-1f));
-  p = hn::MulAdd(p, r, hn::Set(d, 5.00000010e-1f));
-  const V y = hn::Add(hn::MulAdd(hn::Mul(r, r), p, r), hn::Set(d, 1.0f));
+  V n;
+  const V y = exp_mantissa(d, at_least(d, lowest, x), n);
   // A product rather than a sum of exponents, so that NaN stays NaN.
-  const V scaled = hn::Mul(y, hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(hn::ConvertTo(di, n), hn::Set(di, 127)))));
+  const V scaled = hn::Mul(y, power_of_two(d, hn::ConvertTo(hn::RebindToSigned<D>(), n)));
   return hn::IfThenZeroElse(hn::Lt(x, lowest), scaled);
 }
 
