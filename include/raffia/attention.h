@@ -33,9 +33,9 @@ struct Layout {
 struct AttentionOptions {
   std::optional<float> eps = {};  // floor of denominators, relative to the mass; by default map.default_eps()
   Layout layout = {};             // padding and packing
-  // Tokens per parallel segment of a causal sequence. 0: chosen from the shape (an eighth, for one sequence and head of 8,192
-  // tokens or more); < 0: no segments. They feed several threads from one head, and cost a single thread up to half again as much
-  // work.
+  // Tokens per parallel segment of a causal sequence. 0: chosen from the shape (16 segments for one sequence and head of 8,192
+  // tokens or more, none otherwise); < 0: none. Segments feed several threads from one head, and cost a single thread up to half
+  // again as much work.
   int64_t segment = 0;
   int threads = 0;               // at most this many; 0: as many as the executor has
   Executor* executor = nullptr;  // default_executor() if null

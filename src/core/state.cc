@@ -37,10 +37,17 @@ State::State(const StateShape& shape) : shape_(shape), data_(floats_of(shape), 0
 
 size_t State::offset(int part, int64_t b, int64_t h) const {
   require_entry(shape_, b, h);
-  const int64_t sizes[] = {shape_.features * shape_.value_dim, shape_.features, 1, 1};
-  int64_t at = 0;
-  for (int before = 0; before < part; ++before) at += shape_.batch * shape_.heads * sizes[before];
-  return static_cast<size_t>(at + (b * shape_.heads + h) * sizes[part]);
+  const int64_t sums = shape_.features * shape_.value_dim, heads = shape_.batch * shape_.heads, at = b * shape_.heads + h;
+  switch (part) {
+    case kSums:
+      return static_cast<size_t>(at * sums);
+    case kNormaliser:
+      return static_cast<size_t>(heads * sums + at * shape_.features);
+    case kMass:
+      return static_cast<size_t>(heads * (sums + shape_.features) + at);
+    default:
+      return static_cast<size_t>(heads * (sums + shape_.features + 1) + at);
+  }
 }
 
 std::span<float> State::sums(int64_t b, int64_t h) {

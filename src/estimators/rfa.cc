@@ -74,13 +74,14 @@ Report causal(const char* name, const LinearViews& views, const FeatureMap& map,
   if (segments.size() == plan.size()) return total(clamps);
 
   // From left to right: what is left after segment s is what s + 1 starts from.
-  std::vector<Bundle> later;
   for (size_t s = 0; s < segments.size(); ++s) {
-    if (!segments[s].first) later.push_back({s, s + 1});
     if (!segments[s].first && !segments[s].last) compose_states(plan[segments[s].problem], states[s - 1], states[s]);
   }
+  std::vector<Bundle> later;  // from the end: the last segment is the longest
   for (size_t s = segments.size(); s-- > 0;) {
-    if (!segments[s].first) std::swap(states[s], states[s - 1]);
+    if (segments[s].first) continue;
+    std::swap(states[s], states[s - 1]);
+    later.push_back({s, s + 1});
   }
   workers.run(later, scratch, compute);
   return total(clamps);

@@ -65,14 +65,14 @@ void causal(const char* name, const LinearViews& views, const FeatureMap& map, s
   });
   if (segments.size() > plan.size()) {
     // From right to left: what is left before segment s + 1 is what s starts from.
-    std::vector<Bundle> earlier;
     for (size_t s = segments.size(); s-- > 0;) {
-      if (segments[s].last) continue;
-      earlier.push_back({s, s + 1});
-      if (!segments[s].first) compose_states(plan[segments[s].problem], states[s + 1], states[s]);
+      if (!segments[s].first && !segments[s].last) compose_states(plan[segments[s].problem], states[s + 1], states[s]);
     }
-    for (size_t s = 0; s + 1 < segments.size(); ++s) {
-      if (!segments[s].last) std::swap(states[s], states[s + 1]);
+    std::vector<Bundle> earlier;  // from the beginning: the first segment is the longest
+    for (size_t s = 0; s < segments.size(); ++s) {
+      if (segments[s].last) continue;
+      std::swap(states[s], states[s + 1]);
+      earlier.push_back({s, s + 1});
     }
     workers.run(earlier, scratch, compute);
   }

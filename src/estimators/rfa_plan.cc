@@ -10,25 +10,41 @@ constexpr size_t kFoldSegment = 2048;  // keys per task where they are only fold
 constexpr size_t kReadSegment = 1024;  // queries per task where they only read
 
 // Causal segments cost up to half again as much work: they pay where a single sequence and head must feed several threads.
+// Of 32 parts the first segment takes nine and so does the last, which need no fold; the 14 between take one each.
+// See docs/performance.md#one-head-one-long-sequence
 constexpr size_t kLeastSegmented = 8192;
-constexpr size_t kSegments = 8;
+constexpr size_t kSegmentParts = 32;
+constexpr size_t kOuterParts = 9;
 
 constexpr size_t kStateBytesInCache = 320 << 10;  // of a 512 KiB L2
 
 size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
-size_t segment_length(const LinearPlan& plan, const AttentionOptions& options, size_t length) {
-  if (options.segment > 0) return round_up(static_cast<size_t>(options.segment), kBlock);
-  if (options.segment < 0 || plan.size() > 1 || length < kLeastSegmented) return std::max(length, size_t{1});
-  return round_up((length + kSegments - 1) / kSegments, kBlock);
+struct SegmentLengths {
+  size_t outer, inner;  // of the first and the last segment of a sequence, and of those between
+};
+
+SegmentLengths segment_lengths(const LinearPlan& plan, const AttentionOptions& options, size_t length) {
+  if (options.segment > 0) {
+    const size_t each = round_up(static_cast<size_t>(options.segment), kBlock);
+    return {each, each};
+  }
+  if (options.segment < 0 || plan.size() > 1 || length < kLeastSegmented) return {length, length};
+  const size_t part = round_up((length + kSegmentParts - 1) / kSegmentParts, kBlock);
+  return {kOuterParts * part, part};
 }
 
-std::vector<Segment> cut(const LinearPlan& plan, const auto& length_of, const auto& segment_of) {
+std::vector<Segment> cut(const LinearPlan& plan, const auto& length_of, const auto& lengths_of) {
   std::vector<Segment> segments;
   for (size_t i = 0; i < plan.size(); ++i) {
-    const size_t length = length_of(plan[i]), step = segment_of(length);
-    for (size_t begin = 0; begin < std::max(length, size_t{1}); begin += step) {
-      segments.push_back({i, begin, std::min(begin + step, length), begin == 0, begin + step >= length});
+    const size_t length = length_of(plan[i]);
+    const SegmentLengths lengths = lengths_of(length);
+    size_t begin = 0, end = std::min(lengths.outer, length);
+    segments.push_back({i, begin, end, true, end == length});
+    while (end < length) {
+      begin = end;
+      end = length - begin <= lengths.outer ? length : begin + lengths.inner;
+      segments.push_back({i, begin, end, false, end == length});
     }
   }
   return segments;
@@ -39,17 +55,23 @@ std::vector<Segment> cut(const LinearPlan& plan, const auto& length_of, const au
 std::vector<Segment> causal_segments(const LinearPlan& plan, const AttentionOptions& options) {
   return cut(
       plan, [](const LinearProblem& p) { return p.length; },
-      [&](size_t length) { return segment_length(plan, options, length); });
+      [&](size_t length) { return segment_lengths(plan, options, length); });
 }
 
 std::vector<Segment> fold_segments(const LinearPlan& plan) {
   return cut(
-      plan, [](const LinearProblem& p) { return p.length; }, [](size_t) { return kFoldSegment; });
+      plan, [](const LinearProblem& p) { return p.length; },
+      [](size_t) {
+        return SegmentLengths{kFoldSegment, kFoldSegment};
+      });
 }
 
 std::vector<Segment> read_segments(const LinearPlan& plan) {
   return cut(
-      plan, [](const LinearProblem& p) { return p.query_length; }, [](size_t) { return kReadSegment; });
+      plan, [](const LinearProblem& p) { return p.query_length; },
+      [](size_t) {
+        return SegmentLengths{kReadSegment, kReadSegment};
+      });
 }
 
 std::vector<Bundle> bundle_heads(const LinearPlan& plan, const std::vector<Segment>& segments, int workers) {

@@ -23,12 +23,11 @@ namespace raffia {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-HWY_INLINE void load_row(const Rows& rows, size_t row, size_t count, float* out) {
-  if (rows.direct()) {
-    std::copy_n(rows.direct_row(row), count, out);
-  } else {
-    for (size_t i = 0; i < count; ++i) out[i] = rows.at(row, i);
-  }
+// A row where it lies, or converted into `staging`.
+HWY_INLINE const float* row_pointer(const Rows& rows, size_t row, size_t count, float* staging) {
+  if (rows.direct()) return rows.direct_row(row);
+  for (size_t i = 0; i < count; ++i) staging[i] = rows.at(row, i);
+  return staging;
 }
 
 HWY_INLINE float row_dot(const float* a, const float* b, size_t count) {
@@ -101,8 +100,7 @@ inline HWY_NOINLINE void map_row(const MapParams& map, const float* x, float* pr
   const Vec scale = hn::Set(d, map.output_scale), zero = hn::Zero(d);
   switch (map.kind) {
     case MapKind::identity:
-      std::copy_n(x, map.dim, phi);
-      return;
+      return;  // features come as they are
     case MapKind::elu:
       std::copy_n(x, map.dim, projected);
       std::fill_n(projected + map.dim, (kPanel - map.dim % kPanel) % kPanel, 0.0f);

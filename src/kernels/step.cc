@@ -22,13 +22,16 @@ void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
   float* x = arena.take(vectors * dim);
   float* projected = arena.take(vectors * padded_rows);
   float* second = arena.take(padded_rows);
-  float* phi_k = arena.take(features);
-  float* phi_q = arena.take(features);
-  float* value = arena.take(columns);
+  float* written = arena.take(features);  // u phi(k)
+  float* phi = arena.take(features);
+  float* value_staging = arena.take(columns);
   float* y = arena.take(columns);
 
-  for (size_t i = 0; i < vectors; ++i) {
-    load_row(i == 0 ? task.k : task.q, i == 0 ? 0 : i - 1, dim, x + i * dim);
+  const auto row_of = [&](size_t i) HWY_ATTR { return i == 0 ? std::pair(task.k, size_t{0}) : std::pair(task.q, i - 1); };
+  const bool given = task.map.kind == MapKind::identity;  // features come as they are
+  for (size_t i = 0; !given && i < vectors; ++i) {
+    const auto [rows, row] = row_of(i);
+    std::copy_n(row_pointer(rows, row, dim, x + i * dim), dim, x + i * dim);
     prepare_row(task.map, x + i * dim);
   }
   for (size_t i = 0; has_projection(task.map.kind) && i < vectors; i += 2) {
@@ -36,10 +39,14 @@ void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
     multiply_two(task.map.weights, task.map.rows, dim, x + i * dim, x + other * dim, projected + i * padded_rows,
                  projected + other * padded_rows);
   }
-  const auto features_of = [&](size_t i, float* phi)
-                               HWY_ATTR { map_row(task.map, x + i * dim, projected + i * padded_rows, second, phi); };
-  features_of(0, phi_k);
-  load_row(task.v, 0, columns, value);
+  const auto features_of = [&](size_t i) HWY_ATTR {
+    const auto [rows, row] = row_of(i);
+    if (given) return row_pointer(rows, row, dim, x + i * dim);
+    map_row(task.map, x + i * dim, projected + i * padded_rows, second, phi);
+    return static_cast<const float*>(phi);
+  };
+  const float* phi_k = features_of(0);
+  const float* value = row_pointer(task.v, 0, columns, value_staging);
 
   float keep = 1.0f, write = 1.0f;
   if (task.gated) {
@@ -51,35 +58,34 @@ void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
   }
   *task.mass = keep * *task.mass + write;
 
-  // u phi(k) is what is written.
   size_t f = 0;
   for (; f + kLanes <= features; f += kLanes) {
-    const Vec written = hn::Mul(hn::Set(d, write), hn::LoadU(d, phi_k + f));
-    hn::StoreU(written, d, phi_k + f);
-    hn::StoreU(hn::MulAdd(hn::Set(d, keep), hn::LoadU(d, task.normaliser + f), written), d, task.normaliser + f);
+    const Vec added = hn::Mul(hn::Set(d, write), hn::LoadU(d, phi_k + f));
+    hn::StoreU(added, d, written + f);
+    hn::StoreU(hn::MulAdd(hn::Set(d, keep), hn::LoadU(d, task.normaliser + f), added), d, task.normaliser + f);
   }
   for (; f < features; ++f) {
-    phi_k[f] *= write;
-    task.normaliser[f] = keep * task.normaliser[f] + phi_k[f];
+    written[f] = write * phi_k[f];
+    task.normaliser[f] = keep * task.normaliser[f] + written[f];
   }
 
   for (size_t g = 0; g < task.group; ++g) {
-    features_of(1 + g, phi_q);
+    const float* phi_q = features_of(1 + g);
     // The first query head updates the state as it reads it; the others find it updated.
     const float decay = g == 0 ? keep : 1.0f;
-    if (g == 1) std::fill_n(phi_k, features, 0.0f);
+    if (g == 1) std::fill_n(written, features, 0.0f);
     size_t c = 0;
     for (; c + 8 * kLanes <= columns; c += 8 * kLanes) {
-      step_columns<8>(features, columns, decay, phi_k, phi_q, value + c, task.sums + c, y + c);
+      step_columns<8>(features, columns, decay, written, phi_q, value + c, task.sums + c, y + c);
     }
     for (; c + kLanes <= columns; c += kLanes) {
-      step_columns<1>(features, columns, decay, phi_k, phi_q, value + c, task.sums + c, y + c);
+      step_columns<1>(features, columns, decay, written, phi_q, value + c, task.sums + c, y + c);
     }
     for (; c < columns; ++c) {
       y[c] = 0.0f;
       for (size_t i = 0; i < features; ++i) {
         float& s = task.sums[i * columns + c];
-        s = decay * s + phi_k[i] * value[c];
+        s = decay * s + written[i] * value[c];
         y[c] += phi_q[i] * s;
       }
     }
