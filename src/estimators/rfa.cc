@@ -42,10 +42,11 @@ Report causal(const char* name, const LinearViews& views, const FeatureMap& map,
                                                : options.record.data() + plan.record_states_offset(segments[s].problem) +
                                                      begin / kBlock * problem.state_floats();
         const size_t end = std::min(begin + kBlock, segments[s].end);
-        const bool last_head = s + 1 == bundle.end;
-        const Upcoming upcoming{
-            last_head && end == segments[s].end ? nullptr : &plan[segments[last_head ? bundle.first : s + 1].problem],
-            last_head ? end : begin};
+        // The next head takes its turn, or the first one goes on with the next block.
+        const size_t next = s + 1 < bundle.end ? s + 1 : bundle.first, next_begin = s + 1 < bundle.end ? begin : end;
+        Upcoming upcoming;
+        if (next_begin < segments[next].end)
+          upcoming = {&plan[segments[next].problem], next_begin, next == s ? nullptr : states[next].sums};
         causal_forward(problem, begin, end, upcoming, states[s], record, memory, clamps[s]);
       }
     }

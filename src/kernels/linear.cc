@@ -78,6 +78,7 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, cons
       ask_for_chunk(problem, first + kPanel, end, ahead);
     } else if (upcoming.problem != nullptr) {
       ask_for_chunk(*upcoming.problem, upcoming.begin, upcoming.problem->length, ahead);
+      ahead.add_floats(upcoming.state, upcoming.problem->state_floats());
     }
     for (size_t p = 0; p < panels; ++p) {
       float* sums = state.sums + p * panel_floats;

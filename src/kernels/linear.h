@@ -94,10 +94,11 @@ void compose_states(const LinearProblem& problem, const PackedState& earlier, Pa
 size_t linear_scratch_floats(const LinearProblem& problem);
 size_t linear_backward_scratch_floats(const LinearProblem& problem);
 
-// What the caller will compute next: its first rows are asked for before they are needed.
+// What the caller will compute next: its first rows and its state are asked for before they are needed.
 struct Upcoming {
   const LinearProblem* problem = nullptr;
   size_t begin = 0;
+  const float* state = nullptr;  // packed
 };
 
 // Causal forward over tokens [begin, end): reads `state` and leaves it after the last token. `record`, if not null, receives the

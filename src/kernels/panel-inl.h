@@ -262,6 +262,15 @@ class Ahead {
                            rows.row_stride * size, (dim * static_cast<size_t>(size) + 63) / 64, count};
   }
 
+  // Memory in one piece.
+  HWY_INLINE void add_floats(const float* floats, size_t count) {
+    if (streams_ == kMost || floats == nullptr) return;
+    constexpr size_t kLinesAtOnce = 8;
+    const int64_t step = kLinesAtOnce * 64;
+    stream_[streams_++] = {reinterpret_cast<const std::byte*>(floats), step, kLinesAtOnce,
+                           count * sizeof(float) / kLinesAtOnce / 64 + 1};
+  }
+
   // Asks for one row.
   HWY_INLINE void ask() {
     if (current_ == streams_) return;
