@@ -98,6 +98,7 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, cons
                         kPanel);
           tile.scale_rows(inverse_den + m);
           tile.store(y + m * ld, ld);
+          ahead.ask();
         });
         if (!direct) {
           MutRows columns = head.out;

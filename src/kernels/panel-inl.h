@@ -249,9 +249,9 @@ inline HWY_NOINLINE Chunk gather(const Rows& rows, size_t first, const bool* val
   return chunk;
 }
 
-// Rows that will be needed soon, asked for one at a time between tiles so that requests never queue up. Hardware prefetchers do
-// not see them: heads are interleaved in memory, so the rows of one head lie pages apart. They go to L2: L1 is full of the
-// current chunk.
+// Rows that will be needed soon, asked for a few lines at a time between tiles so that requests never queue up. Hardware
+// prefetchers do not see them: heads are interleaved in memory, so the rows of one head lie pages apart. They go to L2: L1 is
+// full of the current chunk.
 class Ahead {
  public:
   template <class AnyRows>
@@ -265,17 +265,17 @@ class Ahead {
   // Memory in one piece.
   HWY_INLINE void add_floats(const float* floats, size_t count) {
     if (streams_ == kMost || floats == nullptr) return;
-    constexpr size_t kLinesAtOnce = 8;
-    const int64_t step = kLinesAtOnce * 64;
-    stream_[streams_++] = {reinterpret_cast<const std::byte*>(floats), step, kLinesAtOnce,
-                           count * sizeof(float) / kLinesAtOnce / 64 + 1};
+    stream_[streams_++] = {reinterpret_cast<const std::byte*>(floats), 0, count * sizeof(float) / 64 + 1, 1};
   }
 
-  // Asks for one row.
+  // Asks for a few lines: more at once would fill the queue of misses and stall the tiles.
   HWY_INLINE void ask() {
     if (current_ == streams_) return;
     Stream& stream = stream_[current_];
-    for (size_t i = 0; i < stream.lines; ++i) __builtin_prefetch(stream.next + 64 * i, 0, 2);
+    const size_t end = HWY_MIN(line_ + kLinesAtOnce, stream.lines);
+    for (; line_ < end; ++line_) __builtin_prefetch(stream.next + 64 * line_, 0, 2);
+    if (line_ < stream.lines) return;
+    line_ = 0;
     stream.next += stream.step;
     if (--stream.rows == 0) ++current_;
   }
@@ -286,13 +286,14 @@ class Ahead {
 
  private:
   static constexpr size_t kMost = 12;
+  static constexpr size_t kLinesAtOnce = 4;
   struct Stream {
     const std::byte* next;
     int64_t step;  // bytes
     size_t lines, rows;
   };
   Stream stream_[kMost];
-  size_t streams_ = 0, current_ = 0;
+  size_t streams_ = 0, current_ = 0, line_ = 0;
 };
 
 // [16, columns] -> [columns, 16], from and to anywhere: transposes 8 x 8 or 4 x 4 blocks in registers.
