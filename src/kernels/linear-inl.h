@@ -32,6 +32,9 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 static_assert(kChunk == kPanel);
 
+// A row of ones: sums across lanes are dot products with it.
+alignas(64) inline constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+
 // Hands out scratch. Without memory behind it, it only counts.
 class Arena {
  public:

@@ -34,7 +34,6 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, cons
   const ChunkBuffers buffers(arena, problem, problem.group, 1);
   const size_t features = buffers.features, panels = buffers.panels;
   const size_t panel_floats = features * kPanel;
-  alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   const bool store_directly = problem.value_dim % kPanel == 0;
   if (record != nullptr) std::copy_n(state.sums, problem.state_floats(), record);
 

@@ -132,7 +132,6 @@ inline HWY_NOINLINE void load_output_gradient(const LinearProblem& problem, cons
       hn::StoreU(sum, d, buffers.row_products + t * kPanel + lane);
     });
   }
-  alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   std::fill_n(dden, kPanel, 0.0f);
   row_dots(kPanel, buffers.row_products, kOnes, 0.0f, dden);
   for_lanes([&](size_t lane)
@@ -327,7 +326,6 @@ inline HWY_NOINLINE void block_backward(const LinearProblem& problem, size_t beg
                                         const BackwardBuffers& buffers, const Gates* gates, const float* h, double suffix) {
   const Tag d;
   const size_t features = buffers.features, panels = buffers.panels, dim = problem.map.dim;
-  alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   for (size_t c = (end - begin + kPanel - 1) / kPanel; c-- > 0;) {
     const size_t first = begin + c * kPanel, count = HWY_MIN(kPanel, end - first);
     const Gates& gate = gates[c];

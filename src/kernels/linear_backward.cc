@@ -60,7 +60,6 @@ void read_backward(const LinearProblem& problem, size_t begin, size_t end, const
                    float* scratch) {
   Arena arena(scratch);
   const BackwardBuffers buffers(arena, problem);
-  alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   for (size_t first = begin; first < end; first += kPanel) {
     const size_t count = HWY_MIN(kPanel, end - first);
     bool valid[kPanel];
@@ -92,7 +91,6 @@ void read_backward(const LinearProblem& problem, size_t begin, size_t end, const
 void fold_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& gradient, float* scratch) {
   Arena arena(scratch);
   const BackwardBuffers buffers(arena, problem);
-  alignas(64) static constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
   for (size_t first = begin; first < end; first += kPanel) {
     const size_t count = HWY_MIN(kPanel, end - first);
     bool valid[kPanel];
