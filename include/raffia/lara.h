@@ -1,0 +1,131 @@
+// Attention by importance sampling: Randomized Attention (RA), LARA, and RFA with positive features as their special case.
+//
+// With q and k scaled so that logits are q . k, and xi(x, w) = exp(w . x - |x|^2 / 2), softmax attention is an expectation of
+//   f(w) = sum_m xi(k_m, w) v_m / z(w),   z(w) = sum_m xi(k_m, w)
+// over w. RA draws w from the exact distribution of each query: unbiased, quadratic. LARA shares S samples among all queries,
+// drawn around means of chunks and weighted by importance: linear, consistent, biased for finite S. With proposals N(0, I) it is
+// RFA with positive features. All of it is softmax over softmax: no exponential outside of one, no eps, outputs in the hull of V.
+//
+// Shapes, layouts, element types and threads as in attention.h. Random numbers are shared by all entries of a batch, so that the
+// output of a sequence does not depend on its neighbours.
+#ifndef RAFFIA_LARA_H_
+#define RAFFIA_LARA_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "raffia/attention.h"
+#include "raffia/random.h"
+#include "raffia/threads.h"
+#include "raffia/views.h"
+#include "raffia/window_state.h"
+
+namespace raffia {
+
+// Where the samples of LARA are drawn: w_s = mu_c + e_s, e_s ~ N(0, I), in units where logits are q . k.
+enum class Proposals : uint8_t {
+  chunk_mean,  // mu_c = mean(q) + mean(k) of chunk c
+  qk_mixed,    // mu_c = mean(q) of chunk c + the key means of all chunks, attended to by it
+  standard,    // mu_c = 0: RFA with positive features, in log space
+};
+
+enum class SampleWeights : uint8_t {
+  balance,  // balance heuristic: consistent, numerator and denominator unbiased
+  mis_opt,  // of the authors' code, for comparison: forward only, and not in the blocked kernel
+};
+
+std::string_view name_of(Proposals proposals);
+std::string_view name_of(SampleWeights weights);
+Proposals parse_proposals(std::string_view name);           // throws InvalidArgument and lists the names
+SampleWeights parse_sample_weights(std::string_view name);  // likewise
+
+struct LaraOptions {
+  int64_t samples = 64;              // S in all
+  int64_t samples_per_proposal = 1;  // divides samples; there are samples / samples_per_proposal chunks
+  Proposals proposals = Proposals::chunk_mean;
+  SampleWeights weights = SampleWeights::balance;
+  float mis_opt_strength = 1;  // eta of mis_opt
+  bool mean = false;           // samples are the means of their proposals: good with few samples, then it stalls
+  Draws draws = Draws::orthogonal;
+  uint64_t seed = 0;
+  uint32_t layer = 0;
+  uint32_t draw = 0;                // which draw of the pool
+  std::optional<float> scale = {};  // of logits; 1 / sqrt(D) by default
+  Layout layout = {};
+  int threads = 0;               // at most this many; 0: as many as the executor has
+  Executor* executor = nullptr;  // default_executor() if null
+  std::span<float> record = {};  // filled for the backward pass; lara_record_size() floats
+};
+
+// Views are overwritten; leave absent what is not wanted.
+struct QkvGradients {
+  MutView4 q = {}, k = {}, v = {};
+};
+
+// Self and cross attention. Chunks are equal shares of the tokens that take part: padding and masked tokens change nothing.
+// (Where Tq = Tk, queries of masked keys count for no mean.) Cost and memory O((Tq + Tk) S) per head.
+void lara_attention(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& options = {});
+int64_t lara_record_size(View4 q, View4 k, View4 v, const LaraOptions& options = {});
+void lara_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
+                             const QkvGradients& gradients, const LaraOptions& options = {});
+
+struct RaOptions {
+  int64_t draws = 1;    // per query, averaged
+  bool causal = false;  // query t of Tq sees keys up to t + Tk - Tq
+  uint64_t seed = 0;
+  uint32_t layer = 0;
+  uint32_t draw = 0;
+  std::optional<float> scale = {};  // of logits; 1 / sqrt(D) by default
+  Layout layout = {};
+  int threads = 0;
+  Executor* executor = nullptr;
+};
+
+// Randomized Attention: per draw a key m ~ softmax(q_n . k_m), w = q_n + k_m + e, output f(w). Unbiased. Each draw costs one
+// softmax attention; memory is linear in the length whatever the draws.
+void ra_attention(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& options = {});
+
+// With the drawn m and e held fixed. Draws them again: no record.
+void ra_attention_backward(View4 q, View4 k, View4 v, View4 dout, const QkvGradients& gradients, const RaOptions& options = {});
+
+// Causal LARA: exact logits in the query's own window, samples for all windows before it, in one softmax.
+struct CausalLaraOptions {
+  int64_t window = 32;               // tokens per window
+  int64_t chunk = 8;                 // tokens per proposal, a divisor of the window
+  int64_t samples = 128;             // at most; windows past these add keys to the samples there are, and no new ones
+  int64_t samples_per_proposal = 1;  // each window adds window / chunk * samples_per_proposal samples
+  // A window's keys meet the samples of its own and earlier windows alone, and are never read again: constant state.
+  // false: new samples read all past keys again, for comparison; no state can be carried then.
+  bool streaming = true;
+  Draws draws = Draws::orthogonal;
+  uint64_t seed = 0;
+  uint32_t layer = 0;
+  uint32_t draw = 0;
+  std::optional<float> scale = {};
+  Layout layout = {};
+  int threads = 0;
+  Executor* executor = nullptr;
+  std::span<float> record = {};  // causal_lara_record_size() floats
+};
+
+WindowStateShape causal_lara_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
+                                         const CausalLaraOptions& options = {});
+
+// `state` is read as the past and left as the past of the next call; null: starts empty and forgets. The backward pass takes what
+// the state held before as a constant (`initial`, null: empty).
+void causal_lara_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalLaraOptions& options = {});
+int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalLaraOptions& options = {});
+void causal_lara_attention_backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out,
+                                    std::span<const float> record, View4 dout, const QkvGradients& gradients,
+                                    const CausalLaraOptions& options = {});
+
+// One token for each of B sessions: q [B, H, D], k [B, G, D], v [B, G, V], out [B, H, V].
+void causal_lara_step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalLaraOptions& options = {});
+void causal_lara_step(View3 q, View3 k, View3 v, std::span<WindowState* const> sessions, MutView3 out,
+                      const CausalLaraOptions& options = {});
+
+}  // namespace raffia
+
+#endif  // RAFFIA_LARA_H_

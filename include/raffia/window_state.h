@@ -1,0 +1,97 @@
+// What windowed estimators remember: the exact tokens of the recent past, and a summary of constant size of all before them.
+//
+// A value, as State is: copied, selected, saved and loaded. Its parts are rows of floats per batch entry; each estimator fills
+// those that it names:
+//   hybrid  the last two blocks of keys and values, and a gated state
+//   eva     the tokens of the unfinished window, summaries of chunks, and random features of what is older
+//   lara    the tokens of the unfinished window, and samples that stand for all before them
+#ifndef RAFFIA_WINDOW_STATE_H_
+#define RAFFIA_WINDOW_STATE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "raffia/state.h"
+
+namespace raffia {
+
+enum class WindowKind : uint8_t { hybrid, eva, lara };
+std::string_view name_of(WindowKind kind);
+
+struct WindowStateShape {
+  WindowKind kind = WindowKind::hybrid;
+  int64_t batch = 1;
+  int64_t query_heads = 1;  // H; 1 for hybrid, which keeps nothing of queries
+  int64_t heads = 1;        // G
+  int64_t dim = 0;          // D
+  int64_t far_dim = 0;      // hybrid: size of k_far, 0 where it is k itself; else 0
+  int64_t value_dim = 0;    // V
+  int64_t window = 0;       // W, tokens per window or block
+  int64_t summaries = 0;    // eva: chunks kept; lara: samples; hybrid: 0
+  int64_t proposals = 0;    // lara: proposals behind the samples; else 0
+  int64_t features = 0;     // hybrid: F; eva: R; lara: 0
+  bool operator==(const WindowStateShape&) const = default;
+};
+
+// The parts of a state, per batch entry. R = 2 W tokens for hybrid, else W. Sizes of parts that a kind has not are 0.
+enum class WindowPart : uint8_t {
+  queries,          // [W, H, D]          eva, lara
+  keys,             // [R, G, D]
+  far_keys,         // [R, G, far_dim]    hybrid
+  values,           // [R, G, V]
+  gates,            // [R, G]             hybrid: gate logits
+  present,          // [R]                1 where a token takes part, else 0
+  sums,             // [G, F, V]          hybrid: the gated state
+  normaliser,       // [G, F]             hybrid
+  mass,             // [G]                hybrid
+  log_decay,        // [G]                hybrid
+  summary_keys,     // [C, G, D]          eva: kbar;          lara: samples w [S, H, D]
+  summary_weights,  // [C]                eva: log|P_c|;      lara: log z_s - b_s [S, H]
+  summary_values,   // [C, H, V]          eva: beta;          lara: f [S, H, V]
+  folded_weights,   // [R, G]             eva: log z of the folded past
+  folded_values,    // [R, H, V]          eva: f of the folded past
+  means,            // [C, H, D]          lara: mu of the proposals
+  mixtures,         // [S, H]             lara: b of the samples
+};
+inline constexpr int kWindowParts = 17;
+
+class WindowState {
+ public:
+  explicit WindowState(const WindowStateShape& shape);  // empty: no tokens yet, log weights -inf, all else 0
+
+  const WindowStateShape& shape() const { return shape_; }
+  size_t size_bytes() const { return data_.size() * sizeof(float); }
+
+  int64_t& tokens(int64_t b) { return tokens_[static_cast<size_t>(b)]; }  // seen so far by entry b
+  int64_t tokens(int64_t b) const { return tokens_[static_cast<size_t>(b)]; }
+
+  std::span<float> part(WindowPart part, int64_t b);
+  std::span<const float> part(WindowPart part, int64_t b) const;
+
+  void reset();           // back to empty
+  void reset(int64_t b);  // one entry
+
+  // Entry i of the result is entry indices[i] of this state: beam search, forks (repeat an index), batches that shrink.
+  WindowState select(std::span<const int64_t> indices) const;
+
+  // A versioned, checksummed image (see docs/state-format.md), little-endian on every machine.
+  std::vector<std::byte> to_bytes() const;
+  static WindowState from_bytes(std::span<const std::byte> bytes);  // throws FormatError
+  void save(const std::filesystem::path& path) const;               // written aside, synced and renamed: never half a file
+  static WindowState load(const std::filesystem::path& path);       // throws IoError or FormatError
+
+  bool operator==(const WindowState&) const = default;
+
+ private:
+  WindowStateShape shape_;
+  std::vector<int64_t> tokens_;                                 // [B]
+  std::vector<float, detail::CacheLineAllocator<float>> data_;  // [B][parts in the order above]
+};
+
+}  // namespace raffia
+
+#endif  // RAFFIA_WINDOW_STATE_H_
