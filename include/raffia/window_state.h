@@ -8,6 +8,7 @@
 #ifndef RAFFIA_WINDOW_STATE_H_
 #define RAFFIA_WINDOW_STATE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -25,7 +26,7 @@ std::string_view name_of(WindowKind kind);
 struct WindowStateShape {
   WindowKind kind = WindowKind::hybrid;
   int64_t batch = 1;
-  int64_t query_heads = 1;  // H; 1 for hybrid, which keeps nothing of queries
+  int64_t query_heads = 1;  // H, a multiple of G; 1 for hybrid, which keeps nothing of queries
   int64_t heads = 1;        // G
   int64_t dim = 0;          // D
   int64_t far_dim = 0;      // hybrid: size of k_far, 0 where it is k itself; else 0
@@ -37,14 +38,15 @@ struct WindowStateShape {
   bool operator==(const WindowStateShape&) const = default;
 };
 
-// The parts of a state, per batch entry. R = 2 W tokens for hybrid, else W. Sizes of parts that a kind has not are 0.
+// The parts of a state, per batch entry. N = 2 W tokens for hybrid, else W. C, S and P are summaries (eva), summaries (lara) and
+// proposals of the shape. Parts that a kind has not are empty.
 enum class WindowPart : uint8_t {
   queries,          // [W, H, D]          eva, lara
-  keys,             // [R, G, D]
-  far_keys,         // [R, G, far_dim]    hybrid
-  values,           // [R, G, V]
-  gates,            // [R, G]             hybrid: gate logits
-  present,          // [R]                1 where a token takes part, else 0
+  keys,             // [N, G, D]
+  far_keys,         // [N, G, far_dim]    hybrid
+  values,           // [N, G, V]
+  gates,            // [N, G]             hybrid: gate logits
+  present,          // [N]                1 where a token takes part, else 0
   sums,             // [G, F, V]          hybrid: the gated state
   normaliser,       // [G, F]             hybrid
   mass,             // [G]                hybrid
@@ -54,21 +56,34 @@ enum class WindowPart : uint8_t {
   summary_values,   // [C, H, V]          eva: beta;          lara: f [S, H, V]
   folded_weights,   // [R, G]             eva: log z of the folded past
   folded_values,    // [R, H, V]          eva: f of the folded past
-  means,            // [C, H, D]          lara: mu of the proposals
+  means,            // [P, H, D]          lara: mu of the proposals
   mixtures,         // [S, H]             lara: b of the samples
 };
 inline constexpr int kWindowParts = 17;
 
+namespace detail {
+
+// Where the parts of an entry are, in floats from its begin.
+struct WindowLayout {
+  std::array<size_t, kWindowParts> begins = {}, sizes = {};
+  size_t entry = 0;  // floats from one entry to the next
+  bool operator==(const WindowLayout&) const = default;
+};
+
+}  // namespace detail
+
 class WindowState {
  public:
-  explicit WindowState(const WindowStateShape& shape);  // empty: no tokens yet, log weights -inf, all else 0
+  // Empty: no tokens yet, log weights (summary_weights, folded_weights, mixtures) -inf, all else 0.
+  explicit WindowState(const WindowStateShape& shape);
 
   const WindowStateShape& shape() const { return shape_; }
   size_t size_bytes() const { return data_.size() * sizeof(float); }
 
-  int64_t& tokens(int64_t b) { return tokens_[static_cast<size_t>(b)]; }  // seen so far by entry b
-  int64_t tokens(int64_t b) const { return tokens_[static_cast<size_t>(b)]; }
+  int64_t& tokens(int64_t b);  // seen so far by entry b
+  int64_t tokens(int64_t b) const;
 
+  // Row-major, and begins a cache line.
   std::span<float> part(WindowPart part, int64_t b);
   std::span<const float> part(WindowPart part, int64_t b) const;
 
@@ -88,8 +103,9 @@ class WindowState {
 
  private:
   WindowStateShape shape_;
+  detail::WindowLayout layout_;
   std::vector<int64_t> tokens_;                                 // [B]
-  std::vector<float, detail::CacheLineAllocator<float>> data_;  // [B][parts in the order above]
+  std::vector<float, detail::CacheLineAllocator<float>> data_;  // [B][parts in the order above, each from a cache line on]
 };
 
 }  // namespace raffia
