@@ -103,7 +103,10 @@ void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, cons
 //   out_t = softmax_j(scale q_t . k_j + key_bias_j) v_j
 // Rows without any key give 0.
 struct SoftmaxOptions {
-  bool causal = false;              // query t of Tq sees keys up to t + Tk - Tq
+  bool causal = false;  // query t of Tq sees keys up to t + Tk - Tq
+  // Local attention: query t sees keys of its own window of this many tokens alone, and of `before` windows before it (causal
+  // only). 0: no window. There are as many queries as keys then.
+  int64_t window = 0, before = 0;
   std::optional<float> scale = {};  // by default 1 / sqrt(D)
   View3 key_bias = {};              // [B, Tk, G], added to the logits
   Layout layout = {};               // padding and packing

@@ -1,6 +1,4 @@
-// Exact softmax attention: checks, the sequences of a layout, and the cutting of each op into tasks.
-#include "kernels/softmax.h"
-
+// Exact softmax attention: checks, the sequences of a layout, and the cutting of a step into tasks.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -10,6 +8,7 @@
 #include "core/scratch.h"
 #include "core/trace.h"
 #include "estimators/sequences.h"
+#include "estimators/softmax_part.h"
 #include "raffia/attention.h"
 
 namespace raffia {
@@ -45,9 +44,37 @@ struct Problem {
     require(options.threads >= 0, "{}: threads is {}, expected at least 0", function, options.threads);
     sequences = sequences_of(function, options.layout, batch, query_length, key_length);
     scale = options.scale ? *options.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+    require(options.window >= 0, "{}: window is {}, expected at least 0", function, options.window);
+    require(
+        options.before >= 0 && options.before <= key_length && (options.before == 0 || (options.window > 0 && options.causal)),
+        "{}: before is {}, expected 0 to {} (length of k), and 0 unless there is a window and causal is set", function,
+        options.before, key_length);
+    for (const Sequence& s : sequences) {
+      require(options.window == 0 || s.queries == s.keys,
+              "{}: window is {} with {} queries and {} keys, expected as many queries as keys", function, options.window,
+              s.queries, s.keys);
+    }
   }
 
-  int64_t group() const { return heads / groups; }  // query heads per key head
+  SoftmaxPart part(View4 q, View4 k, View4 v, const SoftmaxOptions& options) const {
+    SoftmaxPart part{.q = q,
+                     .k = k,
+                     .v = v,
+                     .scale = scale,
+                     .key_bias = options.key_bias,
+                     .valid = options.layout.valid,
+                     .workers = Workers(options)};
+    for (const Sequence& s : sequences) {
+      const size_t queries = static_cast<size_t>(s.queries), keys = static_cast<size_t>(s.keys);
+      const Visibility visible = options.window == 0
+                                     ? (options.causal ? Visibility::causal(queries, keys) : Visibility::all(queries, keys))
+                                 : options.causal ? Visibility::recent(queries, keys, options.window, options.before, 0)
+                                                  : Visibility::own(queries, keys, options.window, options.window);
+      part.sequences.push_back({s.batch, s.first_query, s.first_key, visible});
+    }
+    return part;
+  }
+
   Extents<4> out_shape() const { return {batch, query_length, heads, value_dim}; }
   Extents<3> row_shape() const { return {batch, query_length, heads}; }
 
@@ -60,17 +87,6 @@ struct Problem {
 template <class AnyRows, class AnyView>
 AnyRows head_rows(const AnyView& view, int64_t b) {
   return rows_of<AnyRows>(view.permuted({0, 2, 1, 3}), b, 0, 0);
-}
-
-KeyMask mask_of(const SoftmaxOptions& options, const Sequence& sequence, int64_t g) {
-  KeyMask mask;
-  if (!options.layout.valid.absent()) {
-    const View2& valid = options.layout.valid;
-    mask.valid = static_cast<const uint8_t*>(valid.data()) + valid.offset(sequence.batch, sequence.first_key);
-    mask.valid_stride = valid.stride(1);
-  }
-  mask.bias = column_of<Rows>(options.key_bias, sequence.batch, sequence.first_key, g);
-  return mask;
 }
 
 }  // namespace
@@ -86,57 +102,12 @@ void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOpt
   }
   const Trace trace(kName, "q", q, static_cast<int64_t>(kKeyBlock));
 
-  const size_t dim = static_cast<size_t>(problem.dim), value_dim = static_cast<size_t>(problem.value_dim);
-  const bool masked = !options.key_bias.absent() || !options.layout.valid.absent();
-  const size_t floats_per_key = dim + round_up(value_dim, 16) + (masked ? 1 : 0);
-  size_t packed_keys = 0;
+  forward(problem.part(q, k, v, options), out, options.logsumexp);
   for (const Sequence& s : problem.sequences) {
-    packed_keys += round_up(static_cast<size_t>(s.keys), kKeyBlock) * static_cast<size_t>(problem.groups);
+    if (!options.layout.cu_seqlens.empty()) break;
+    fill_rest(out, s.batch, s.queries);
+    fill_rest(options.logsumexp, s.batch, s.queries, -std::numeric_limits<float>::infinity());
   }
-  const Scratch packed(1, packed_keys * floats_per_key);
-  float* free = packed.of(0);
-
-  std::vector<PackTask> pack_tasks;
-  std::vector<ForwardTask> tasks;
-  for (const Sequence& s : problem.sequences) {
-    for (int64_t g = 0; g < problem.groups; ++g) {
-      PackedKeys keys{.count = static_cast<size_t>(s.keys), .dim = dim, .value_dim = value_dim};
-      const size_t rows = keys.blocks() * kKeyBlock;
-      keys.k = free;
-      keys.v = keys.k + rows * dim;
-      if (masked) keys.bias = keys.v + rows * keys.value_columns();
-      free += rows * floats_per_key;
-      const PackTask pack{.keys = keys,
-                          .k = rows_of<Rows>(k, s.batch, s.first_key, g),
-                          .v = rows_of<Rows>(v, s.batch, s.first_key, g),
-                          .mask = mask_of(options, s, g)};
-      for (size_t block = 0; block < keys.blocks(); ++block) {
-        pack_tasks.push_back(pack);
-        pack_tasks.back().block = block;
-      }
-      const size_t queries = static_cast<size_t>(s.queries);
-      for (int64_t h = g * problem.group(); h < (g + 1) * problem.group(); ++h) {
-        for (size_t first = 0; first < queries; first += kQueryBlock) {
-          tasks.push_back({.keys = keys,
-                           .visible = {.queries = queries, .keys = keys.count, .causal = options.causal},
-                           .first = first,
-                           .count = std::min(kQueryBlock, queries - first),
-                           .scale = problem.scale,
-                           .q = rows_of<Rows>(q, s.batch, s.first_query, h),
-                           .out = rows_of<MutRows>(out, s.batch, s.first_query, h),
-                           .logsumexp = column_of<MutRows>(options.logsumexp, s.batch, s.first_query, h)});
-        }
-      }
-    }
-    if (options.layout.cu_seqlens.empty()) {
-      fill_rest(out, s.batch, s.queries);
-      fill_rest(options.logsumexp, s.batch, s.queries, -std::numeric_limits<float>::infinity());
-    }
-  }
-  const Workers workers(options);
-  const Scratch scratch(workers.count(), std::max(pack_scratch(dim, value_dim), forward_scratch(dim, value_dim)));
-  workers.run(pack_tasks, scratch, pack_keys);
-  workers.run(tasks, scratch, softmax_forward);
 }
 
 void softmax_attention_backward(View4 q, View4 k, View4 v, View4 out, View3 logsumexp, View4 dout,
@@ -164,59 +135,14 @@ void softmax_attention_backward(View4 q, View4 k, View4 v, View4 out, View3 logs
   }
   const Trace trace(kName, "q", q, static_cast<int64_t>(kBackwardKeys));
 
-  const size_t dim = static_cast<size_t>(problem.dim), value_dim = static_cast<size_t>(problem.value_dim);
-  const size_t floats_per_query = PackedQueries::floats_per_query(dim, value_dim);
-  size_t queries = 0;
-  for (const Sequence& s : problem.sequences) queries += static_cast<size_t>(s.queries * problem.heads);
-  const Scratch packed(1, queries * floats_per_query);
-  float* free = packed.of(0);
-
-  std::vector<PackQueriesTask> pack_tasks;
-  std::vector<BackwardHead> heads;
-  heads.reserve(problem.sequences.size() * static_cast<size_t>(problem.heads));  // tasks point into it
-  std::vector<BackwardTask> tasks;
+  backward(problem.part(q, k, v, options), out, logsumexp, dout, {}, gradients);
   for (const Sequence& s : problem.sequences) {
-    const size_t count = static_cast<size_t>(s.queries);
-    for (int64_t g = 0; g < problem.groups; ++g) {
-      tasks.push_back({.heads = heads.data() + heads.size(),
-                       .head_count = static_cast<size_t>(problem.group()),
-                       .dim = dim,
-                       .value_dim = value_dim,
-                       .visible = {.queries = count, .keys = static_cast<size_t>(s.keys), .causal = options.causal},
-                       .scale = problem.scale,
-                       .k = rows_of<Rows>(k, s.batch, s.first_key, g),
-                       .v = rows_of<Rows>(v, s.batch, s.first_key, g),
-                       .mask = mask_of(options, s, g),
-                       .dk = rows_of<MutRows>(gradients.k, s.batch, s.first_key, g),
-                       .dv = rows_of<MutRows>(gradients.v, s.batch, s.first_key, g),
-                       .dbias = column_of<MutRows>(gradients.key_bias, s.batch, s.first_key, g)});
-      for (int64_t h = g * problem.group(); h < (g + 1) * problem.group(); ++h) {
-        const PackedQueries packed_queries(count, dim, value_dim, free);
-        free += count * floats_per_query;
-        heads.push_back({packed_queries, rows_of<MutRows>(gradients.q, s.batch, s.first_query, h)});
-        for (size_t first = 0; first < count; first += kQueryBlock) {
-          pack_tasks.push_back({.queries = packed_queries,
-                                .first = first,
-                                .end = std::min(first + kQueryBlock, count),
-                                .scale = problem.scale,
-                                .q = rows_of<Rows>(q, s.batch, s.first_query, h),
-                                .out = rows_of<Rows>(out, s.batch, s.first_query, h),
-                                .logsumexp = column_of<Rows>(logsumexp, s.batch, s.first_query, h),
-                                .dout = rows_of<Rows>(dout, s.batch, s.first_query, h)});
-        }
-      }
-    }
-    if (options.layout.cu_seqlens.empty()) {
-      fill_rest(gradients.q, s.batch, s.queries);
-      fill_rest(gradients.k, s.batch, s.keys);
-      fill_rest(gradients.v, s.batch, s.keys);
-      fill_rest(gradients.key_bias, s.batch, s.keys, 0.0F);
-    }
+    if (!options.layout.cu_seqlens.empty()) break;
+    fill_rest(gradients.q, s.batch, s.queries);
+    fill_rest(gradients.k, s.batch, s.keys);
+    fill_rest(gradients.v, s.batch, s.keys);
+    fill_rest(gradients.key_bias, s.batch, s.keys, 0.0F);
   }
-  const Workers workers(options);
-  const Scratch scratch(workers.count(), backward_scratch(dim, value_dim));
-  workers.run(pack_tasks, scratch, pack_queries);
-  workers.run(tasks, scratch, softmax_backward);
 }
 
 void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t> lengths, MutView3 out,
@@ -257,7 +183,6 @@ void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t
   std::vector<CombineTask> combine_tasks;
   for (int64_t b = 0; b < problem.batch; ++b) {
     const size_t length = static_cast<size_t>(lengths[static_cast<size_t>(b)]);
-    const Sequence session{.batch = b, .first_query = 0, .queries = 1, .first_key = 0, .keys = static_cast<int64_t>(length)};
     const MutRows rows_out = head_rows<MutRows>(with_time(out), b);
     const MutRows rows_logsumexp =
         options.logsumexp.absent() ? MutRows{} : column_of<MutRows>(options.logsumexp.permuted({0, 2, 1}), b, 0, 0);
@@ -278,7 +203,7 @@ void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t
                        .q = head_rows<Rows>(with_time(q), b),
                        .k = rows_of<Rows>(k_cache, b, 0, 0),
                        .v = rows_of<Rows>(v_cache, b, 0, 0),
-                       .mask = mask_of(options, session, 0),
+                       .mask = mask_of(options.layout.valid, options.key_bias, b, 0, 0),
                        .k_head = k_cache.stride(2),
                        .v_head = v_cache.stride(2),
                        .bias_head = options.key_bias.stride(2),

@@ -31,6 +31,7 @@ struct MutRows {
 
   bool direct() const { return dtype == DType::f32 && col_stride == 1; }
   float* direct_row(size_t t) const { return static_cast<float*>(data) + static_cast<int64_t>(t) * row_stride; }
+  Rows readable() const { return {data, dtype, row_stride, col_stride}; }
   void set(size_t t, size_t column, float value) const {
     const int64_t i = static_cast<int64_t>(t) * row_stride + static_cast<int64_t>(column) * col_stride;
     if (dtype == DType::f32) {

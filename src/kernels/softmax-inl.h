@@ -66,6 +66,19 @@ HWY_INLINE void write_scaled(const float* HWY_RESTRICT in, float scale, size_t d
   for (; i < dim; ++i) rows.set(t, i, scale * in[i]);
 }
 
+// row t += scale * in
+HWY_INLINE void add_scaled(const float* HWY_RESTRICT in, float scale, size_t dim, const MutRows& rows, size_t t) {
+  const Tag d;
+  size_t i = 0;
+  if (rows.direct()) {
+    float* out = rows.direct_row(t);
+    for (; i + kLanes <= dim; i += kLanes) {
+      hn::StoreU(hn::MulAdd(hn::Set(d, scale), hn::LoadU(d, in + i), hn::LoadU(d, out + i)), d, out + i);
+    }
+  }
+  for (; i < dim; ++i) rows.set(t, i, rows.readable().at(t, i) + scale * in[i]);
+}
+
 void pack_block(const PackTask& task, float* scratch) {
   const PackedKeys& keys = task.keys;
   const size_t begin = task.block * kKeyBlock;
@@ -135,6 +148,28 @@ HWY_INLINE float scalar_exp_of_nonpositive(float x) {
   return hn::GetLane(exp_of_nonpositive(d, hn::Set(d, x)));
 }
 
+// body(first row, shape) over tiles of rows; one row at a time where each query has keys of its own.
+template <class Body>
+HWY_INLINE void for_query_tiles(const Visibility& visible, size_t rows, const Body& body) {
+  if (visible.window == 1) {
+    for (size_t m = 0; m < rows; ++m) body(m, TileShape<1>());
+  } else {
+    for_tiles(rows, body);
+  }
+}
+
+// What a row sees of a block of keys: [begin, end), counted from the first key of the block.
+struct Seen {
+  size_t begin, end;
+};
+
+HWY_INLINE Seen seen_of(const Visibility& visible, size_t i, size_t block_begin, size_t block_count) {
+  const size_t begin = visible.begin(i), end = visible.end(i);
+  const Seen seen = {begin > block_begin ? HWY_MIN(begin - block_begin, block_count) : 0,
+                     end > block_begin ? HWY_MIN(end - block_begin, block_count) : 0};
+  return seen.begin < seen.end ? seen : Seen{seen.end, seen.end};
+}
+
 void forward_block(const ForwardTask& task, float* scratch) {
   const PackedKeys& keys = task.keys;
   const size_t dim = keys.dim, columns = keys.value_columns(), queries = task.count;
@@ -144,63 +179,74 @@ void forward_block(const ForwardTask& task, float* scratch) {
   float* greatest = out + kQueryBlock * columns;  // [queries]
   float* sum = greatest + kQueryBlock;            // [queries]
   float* shrink = sum + kQueryBlock;              // [queries]
+  Seen seen[kQueryBlock];
 
+  const auto query_bias = [&](size_t i)
+                              HWY_ATTR { return task.query_bias.data == nullptr ? 0.0f : task.query_bias.at(task.first + i, 0); };
   for (size_t i = 0; i < queries; ++i) {
     copy_scaled(task.q, task.first + i, dim, dim, task.scale, q + i * dim);
-    for (size_t c = 0; c < columns; ++c) out[i * columns + c] = 0.0f;
-    greatest[i] = kMinusInfinity;
-    sum[i] = 0.0f;
+    // Biases of queries move logits of this call against those of earlier ones: it is enough to move these the other way.
+    const float before = task.resume ? task.logsumexp.readable().at(task.first + i, 0) : kMinusInfinity;
+    if (before == kMinusInfinity) {
+      for (size_t c = 0; c < columns; ++c) out[i * columns + c] = 0.0f;
+      greatest[i] = kMinusInfinity;
+      sum[i] = 0.0f;
+    } else {
+      copy_scaled(task.out.readable(), task.first + i, keys.value_dim, columns, 1.0f, out + i * columns);
+      greatest[i] = before - query_bias(i);
+      sum[i] = 1.0f;
+    }
   }
 
-  const size_t end = task.visible(task.first + queries - 1);
-  for (size_t begin = 0; begin < end; begin += kKeyBlock) {
+  const size_t end = task.visible.end(task.first + queries - 1);
+  for (size_t begin = task.visible.begin(task.first) / kKeyBlock * kKeyBlock; begin < end; begin += kKeyBlock) {
     const size_t block = begin / kKeyBlock;
-    // Keys of this block that row i sees.
-    const auto seen = [&](size_t i) HWY_ATTR {
-      const size_t all = task.visible(task.first + i);
-      return all > begin ? std::min(all - begin, kKeyBlock) : 0;
-    };
+    for (size_t i = 0; i < queries; ++i) seen[i] = seen_of(task.visible, task.first + i, begin, kKeyBlock);
     const float* bias = keys.bias_block(block);
     const float* k = keys.k_block(block);
-    for_tiles(queries, [&]<size_t kTileRows>(size_t m, TileShape<kTileRows>) HWY_ATTR {
-      const size_t width = round_up(seen(m + kTileRows - 1), kPanel);
-      for (size_t j = 0; j < width; j += kPanel) {
+    for_query_tiles(task.visible, queries, [&]<size_t kTileRows>(size_t m, TileShape<kTileRows>) HWY_ATTR {
+      const size_t left = seen[m].begin / kPanel * kPanel, width = round_up(seen[m + kTileRows - 1].end, kPanel);
+      if (width <= left) return;
+      for (size_t j = left; j < width; j += kPanel) {
         Tile<kTileRows> tile;
         tile.zero();
         tile.multiply(dim, q + m * dim, dim, UnitStride(), k + j * dim, kPanel);
         tile.store(scores + m * kKeyBlock + j, kKeyBlock);
       }
-      if (width == 0) return;
       for (size_t i = m; i < m + kTileRows; ++i) {
         float* row = scores + i * kKeyBlock;
-        for (size_t j = seen(i); j < width; ++j) row[j] = kMinusInfinity;
+        for (size_t j = left; j < seen[i].begin; ++j) row[j] = kMinusInfinity;
+        for (size_t j = seen[i].end; j < width; ++j) row[j] = kMinusInfinity;
         const float before = greatest[i];
-        const float now = std::max(before, std::min(bias_and_max(row, bias, width), kLargest));
+        const float now =
+            std::max(before, std::min(bias_and_max(row + left, bias == nullptr ? nullptr : bias + left, width - left), kLargest));
         const float shift = now == kMinusInfinity ? 0.0f : now;
-        const float added = exp_and_sum(row, shift, width);
+        const float added = exp_and_sum(row + left, shift, width - left);
         shrink[i] = before == now ? 1.0f : scalar_exp_of_nonpositive(before - shift);
         sum[i] = sum[i] * shrink[i] + added;
         greatest[i] = now;
       }
     });
     const float* v = keys.v_block(block);
-    for_tiles(queries, [&]<size_t kTileRows>(size_t m, TileShape<kTileRows>) HWY_ATTR {
-      if (seen(m + kTileRows - 1) == 0) return;
-      const size_t shared = seen(m);
+    for_query_tiles(task.visible, queries, [&]<size_t kTileRows>(size_t m, TileShape<kTileRows>) HWY_ATTR {
+      const size_t left = seen[m].begin;
+      if (seen[m + kTileRows - 1].end <= left) return;
+      const size_t shared = HWY_MAX(left, seen[m].end);
       for (size_t c = 0; c < columns; c += kPanel) {
         float* o = out + m * columns + c;
         const float* panel = v + c * kKeyBlock;
         Tile<kTileRows> tile;
         tile.load(o, columns);
         tile.scale_rows(shrink + m);
-        tile.multiply(shared, scores + m * kKeyBlock, kKeyBlock, UnitStride(), panel, kPanel);
+        tile.multiply(shared - left, scores + m * kKeyBlock + left, kKeyBlock, UnitStride(), panel + left * kPanel, kPanel);
         tile.store(o, columns);
         for (size_t i = 1; i < kTileRows; ++i) {
-          const size_t more = seen(m + i) - shared;
-          if (more == 0) continue;
+          const size_t from = HWY_MAX(shared, seen[m + i].begin);
+          if (seen[m + i].end <= from) continue;
           Tile<1> row;
           row.load(o + i * columns, columns);
-          row.multiply(more, scores + (m + i) * kKeyBlock + shared, kKeyBlock, UnitStride(), panel + shared * kPanel, kPanel);
+          row.multiply(seen[m + i].end - from, scores + (m + i) * kKeyBlock + from, kKeyBlock, UnitStride(),
+                       panel + from * kPanel, kPanel);
           row.store(o + i * columns, columns);
         }
       }
@@ -210,7 +256,7 @@ void forward_block(const ForwardTask& task, float* scratch) {
   for (size_t i = 0; i < queries; ++i) {
     write_scaled(out + i * columns, sum[i] == 0.0f ? 0.0f : 1.0f / sum[i], keys.value_dim, task.out, task.first + i);
     if (task.logsumexp.data != nullptr) {
-      task.logsumexp.set(task.first + i, 0, sum[i] == 0.0f ? kMinusInfinity : greatest[i] + std::log(sum[i]));
+      task.logsumexp.set(task.first + i, 0, sum[i] == 0.0f ? kMinusInfinity : greatest[i] + std::log(sum[i]) + query_bias(i));
     }
   }
 }

@@ -51,13 +51,72 @@ struct PackTask {
   KeyMask mask;
 };
 
-// Keys that query i of a sequence sees: all of them, or those up to its own position counted from the end.
+// The keys [begin(i), end(i)) that query i of a sequence sees. Neither end ever moves back as i grows.
+//
+// Queries come in windows: query i is in window (i + phase) / window (0 without windows). An edge moves by `per_window` keys from
+// one window to the next and by `per_query` keys from one query to the next.
 struct Visibility {
-  size_t queries = 0, keys = 0;
-  bool causal = false;
+  struct Edge {
+    int64_t offset = 0, per_window = 0, per_query = 0;
+  };
 
-  size_t operator()(size_t i) const {
-    return !causal ? keys : (i + keys + 1 > queries ? std::min(i + keys + 1 - queries, keys) : 0);
+  size_t queries = 0, keys = 0;
+  int64_t window = 0, phase = 0;
+  Edge first, last;
+
+  size_t begin(size_t i) const { return at(first, i); }
+  size_t end(size_t i) const { return at(last, i); }
+
+  // Every key.
+  static Visibility all(size_t queries, size_t keys) {
+    return {.queries = queries, .keys = keys, .last = {.offset = static_cast<int64_t>(keys)}};
+  }
+  // Keys up to the query's own position, counted from the end.
+  static Visibility causal(size_t queries, size_t keys) {
+    return {.queries = queries,
+            .keys = keys,
+            .last = {.offset = static_cast<int64_t>(keys) - static_cast<int64_t>(queries) + 1, .per_query = 1}};
+  }
+  // Of these, the keys of the query's own window and of `before` windows before it. Key 0 is number `key_phase` of its window.
+  static Visibility recent(size_t queries, size_t keys, int64_t window, int64_t before, int64_t key_phase) {
+    Visibility visible = causal(queries, keys);
+    visible.window = window;
+    visible.phase = key_phase + static_cast<int64_t>(keys) - static_cast<int64_t>(queries);
+    visible.first = {.offset = -key_phase - before * window, .per_window = window};
+    return visible;
+  }
+  // Window w of queries sees keys [w stride, (w + 1) stride): its own, ...
+  static Visibility own(size_t queries, size_t keys, int64_t window, int64_t stride) {
+    return {.queries = queries,
+            .keys = keys,
+            .window = window,
+            .first = {.per_window = stride},
+            .last = {.offset = stride, .per_window = stride}};
+  }
+  // ... or all keys after these, ...
+  static Visibility later(size_t queries, size_t keys, int64_t window, int64_t stride) {
+    return {.queries = queries,
+            .keys = keys,
+            .window = window,
+            .first = {.offset = stride, .per_window = stride},
+            .last = {.offset = static_cast<int64_t>(keys)}};
+  }
+  // ... or the last `most` keys before w stride + lead. Query 0 is number `phase` of its window.
+  static Visibility earlier(size_t queries, size_t keys, int64_t window, int64_t stride, int64_t lead = 0, int64_t phase = 0,
+                            int64_t most = INT64_MAX / 2) {
+    return {.queries = queries,
+            .keys = keys,
+            .window = window,
+            .phase = phase,
+            .first = {.offset = lead - most, .per_window = stride},
+            .last = {.offset = lead, .per_window = stride}};
+  }
+
+ private:
+  size_t at(const Edge& edge, size_t i) const {
+    int64_t key = edge.offset + edge.per_query * static_cast<int64_t>(i);
+    if (window > 0) key += edge.per_window * ((static_cast<int64_t>(i) + phase) / window);
+    return static_cast<size_t>(std::clamp(key, int64_t{0}, static_cast<int64_t>(keys)));
   }
 };
 
@@ -67,9 +126,11 @@ struct ForwardTask {
   Visibility visible;
   size_t first = 0, count = 0;  // queries of the sequence
   float scale = 1;
-  Rows q;             // of the whole sequence
-  MutRows out;        // likewise
-  MutRows logsumexp;  // [queries, 1]; no data: not wanted
+  Rows q;               // of the whole sequence
+  Rows query_bias;      // [queries, 1], added to all logits of a query; no data: none
+  MutRows out;          // likewise
+  MutRows logsumexp;    // [queries, 1]; no data: not wanted
+  bool resume = false;  // out and logsumexp hold a softmax over other keys, which goes on
 };
 
 // Floats of scratch for one worker of either kind of task.
@@ -112,12 +173,15 @@ struct PackQueriesTask {
   size_t first = 0, end = 0;
   float scale = 1;
   Rows q, out, logsumexp, dout;
+  Rows query_bias;  // as in the forward pass
+  Rows dlogsumexp;  // [queries, 1]; no data: none
 };
 
 // All queries of one head in a group of heads that share keys.
 struct BackwardHead {
   PackedQueries queries;
-  MutRows dq;  // no data: not wanted; likewise below
+  MutRows dq;           // no data: not wanted; likewise below
+  bool add_dq = false;  // to what dq holds
 };
 
 // The keys of one head against all the queries of its group.
@@ -130,6 +194,7 @@ struct BackwardTask {
   Rows k, v;
   KeyMask mask;
   MutRows dk, dv, dbias;
+  bool add_dk = false;  // to what dk, dv and dbias hold
 };
 
 constexpr size_t kBackwardKeys = 64;     // per block: both of its gradients and all its packed forms take 100 KB of L2

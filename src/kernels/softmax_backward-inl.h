@@ -30,11 +30,13 @@ void pack_query_rows(const PackQueriesTask& task) {
     for (size_t c = 0; c < columns; ++c) dq[c] = 0.0f;
     float* dout = queries.dout + i * value_columns;
     copy_scaled(task.dout, i, queries.value_dim, value_columns, 1.0f, dout);
-    const float logsumexp = task.logsumexp.at(i, 0);
+    const float bias = task.query_bias.data == nullptr ? 0.0f : task.query_bias.at(i, 0);
+    const float logsumexp = task.logsumexp.at(i, 0) - bias;
     queries.logsumexp[i] = logsumexp == kMinusInfinity ? -kMinusInfinity : logsumexp;
     float delta = 0.0f;
     for (size_t c = 0; c < queries.value_dim; ++c) delta += dout[c] * task.out.at(i, c);
-    queries.delta[i] = delta;
+    // d logsumexp / d logit is the probability: a gradient of logsumexp joins in here.
+    queries.delta[i] = task.dlogsumexp.data == nullptr ? delta : delta - task.dlogsumexp.at(i, 0);
   }
 }
 
@@ -97,13 +99,11 @@ HWY_INLINE void backward_tiles(const BackwardTask& task, const PackedQueries& qu
   const float* q = queries.q + first * columns;
   const float* dout = queries.dout + first * value_columns;
   const size_t padded = round_up(block.count, kPanel);
-  const auto seen = [&](size_t i) HWY_ATTR {
-    const size_t all = task.visible(first + i);
-    return all > begin ? std::min(all - begin, block.count) : 0;
-  };
+  Seen seen[kBackwardQueries];
+  for (size_t i = 0; i < count; ++i) seen[i] = seen_of(task.visible, first + i, begin, block.count);
   for_tiles(count, [&]<size_t kTileRows>(size_t m, TileShape<kTileRows>) HWY_ATTR {
-    const size_t width = round_up(seen(m + kTileRows - 1), kPanel);
-    for (size_t j = 0; j < width; j += kPanel) {
+    const size_t left = seen[m].begin / kPanel * kPanel, width = round_up(seen[m + kTileRows - 1].end, kPanel);
+    for (size_t j = left; j < width; j += kPanel) {
       Tile<kTileRows> tile;
       tile.zero();
       tile.multiply(task.dim, q + m * columns, columns, UnitStride(), block.k_transposed + j * task.dim, kPanel);
@@ -118,13 +118,14 @@ HWY_INLINE void backward_tiles(const BackwardTask& task, const PackedQueries& qu
       float* ds = dscores + i * kBackwardKeys;
       const Vec logsumexp = hn::Set(d, queries.logsumexp[first + i]);
       const Vec delta = hn::Set(d, queries.delta[first + i]);
-      for (size_t j = 0; j < width; j += kLanes) {
+      for (size_t j = left; j < width; j += kLanes) {
         const Vec s = hn::Add(hn::LoadU(d, p + j), hn::LoadU(d, block.bias + j));
         const Vec probability = exp_of_nonpositive(d, at_most(d, hn::Zero(d), hn::Sub(s, logsumexp)));
         hn::StoreU(probability, d, p + j);
         hn::StoreU(hn::Mul(probability, hn::Sub(hn::LoadU(d, ds + j), delta)), d, ds + j);
       }
-      for (size_t j = seen(i); j < padded; ++j) p[j] = ds[j] = 0.0f;
+      for (size_t j = 0; j < seen[i].begin; ++j) p[j] = ds[j] = 0.0f;
+      for (size_t j = seen[i].end; j < padded; ++j) p[j] = ds[j] = 0.0f;
       for (size_t j = 0; j < padded; j += kLanes) {
         hn::StoreU(hn::Add(hn::LoadU(d, block.dbias + j), hn::LoadU(d, ds + j)), d, block.dbias + j);
       }
@@ -137,6 +138,21 @@ HWY_INLINE void backward_tiles(const BackwardTask& task, const PackedQueries& qu
   if (wants_dq) {
     add_product(count, columns, block.count, dscores, kBackwardKeys, UnitStride(), block.k, queries.dq + first * columns);
   }
+}
+
+HWY_INLINE void put_scaled(bool add, const float* HWY_RESTRICT in, float scale, size_t dim, const MutRows& rows, size_t t) {
+  add ? add_scaled(in, scale, dim, rows, t) : write_scaled(in, scale, dim, rows, t);
+}
+
+// The first of `count` queries for which `holds` is true; it then stays true.
+template <class Predicate>
+HWY_INLINE size_t first_query(size_t count, const Predicate& holds) {
+  size_t low = 0, high = count;
+  while (low < high) {
+    const size_t middle = low + (high - low) / 2;
+    holds(middle) ? high = middle : low = middle + 1;
+  }
+  return low;
 }
 
 void backward_head(const BackwardTask& task, float* scratch) {
@@ -160,25 +176,28 @@ void backward_head(const BackwardTask& task, float* scratch) {
   const size_t keys = task.visible.keys, queries = task.visible.queries;
   for (size_t begin = 0; begin < keys; begin += kBackwardKeys) {
     pack_key_block(task, begin, block, free);
-    // The first query that sees a key of this block.
-    const size_t first = task.visible.causal && begin + queries > keys ? begin + queries - keys : 0;
+    // The queries that see keys of this block: those before see none yet, those after none any more.
+    const size_t block_end = begin + block.count;
+    const size_t first = first_query(queries, [&](size_t i) HWY_ATTR { return task.visible.end(i) > begin; });
+    const size_t end = first_query(queries, [&](size_t i) HWY_ATTR { return task.visible.begin(i) >= block_end; });
     for (size_t h = 0; h < task.head_count; ++h) {
       const BackwardHead& head = task.heads[h];
-      for (size_t i = first; i < queries; i += kBackwardQueries) {
-        backward_tiles(task, head.queries, head.dq.data != nullptr, i, std::min(kBackwardQueries, queries - i), begin, block,
+      for (size_t i = first; i < end; i += kBackwardQueries) {
+        backward_tiles(task, head.queries, head.dq.data != nullptr, i, std::min(kBackwardQueries, end - i), begin, block,
                        probabilities, dscores);
       }
     }
     for (size_t j = 0; j < block.count; ++j) {
-      if (task.dk.data != nullptr) write_scaled(block.dk + j * columns, 1.0f, task.dim, task.dk, begin + j);
-      if (task.dv.data != nullptr) write_scaled(block.dv + j * value_columns, 1.0f, task.value_dim, task.dv, begin + j);
-      if (task.dbias.data != nullptr) task.dbias.set(begin + j, 0, block.dbias[j]);
+      if (task.dk.data != nullptr) put_scaled(task.add_dk, block.dk + j * columns, 1.0f, task.dim, task.dk, begin + j);
+      if (task.dv.data != nullptr)
+        put_scaled(task.add_dk, block.dv + j * value_columns, 1.0f, task.value_dim, task.dv, begin + j);
+      if (task.dbias.data != nullptr) put_scaled(task.add_dk, block.dbias + j, 1.0f, 1, task.dbias, begin + j);
     }
   }
   for (size_t h = 0; h < task.head_count; ++h) {
     const BackwardHead& head = task.heads[h];
     for (size_t i = 0; head.dq.data != nullptr && i < queries; ++i) {
-      write_scaled(head.queries.dq + i * columns, task.scale, task.dim, head.dq, i);
+      put_scaled(head.add_dq, head.queries.dq + i * columns, task.scale, task.dim, head.dq, i);
     }
   }
 }

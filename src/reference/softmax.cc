@@ -19,8 +19,11 @@ double scale_of(View4 q, const SoftmaxOptions& options) {
 // The keys of `sequence` that its query number i sees.
 std::vector<int64_t> visible_keys(const Sequence& sequence, int64_t i, const SoftmaxOptions& options) {
   const int64_t end = options.causal ? std::min(i + sequence.keys - sequence.queries + 1, sequence.keys) : sequence.keys;
+  const int64_t window = options.window > 0 ? i / options.window : 0;
   std::vector<int64_t> visible;
   for (int64_t j = sequence.first_key; j < sequence.first_key + end; ++j) {
+    const int64_t windows_back = options.window > 0 ? window - (j - sequence.first_key) / options.window : 0;
+    if (windows_back < 0 || windows_back > options.before) continue;
     if (takes_part(options.layout, sequence.batch, j)) visible.push_back(j);
   }
   return visible;

@@ -1,0 +1,57 @@
+// One call of the blocked softmax kernel: what exact softmax attention is, and what LARA, EVA and the hybrid are composed of.
+//
+// A softmax over several sets of keys is computed part by part: a part that resumes merges its keys into the output and
+// logsumexp that earlier parts left. Given those of the whole, the gradients of the parts do not depend on each other.
+// Nothing is checked here: ops check their arguments, and their own buffers fit.
+#ifndef RAFFIA_ESTIMATORS_SOFTMAX_PART_H_
+#define RAFFIA_ESTIMATORS_SOFTMAX_PART_H_
+
+#include <vector>
+
+#include "estimators/sequences.h"
+#include "kernels/softmax.h"
+#include "raffia/attention.h"
+
+namespace raffia {
+
+struct PartSequence {
+  int64_t batch;
+  int64_t first_query, first_key;
+  Visibility visible;  // holds how many queries and keys there are
+};
+
+struct SoftmaxPart {
+  View4 q, k, v;          // [B, Tq, H, D], [B, Tk, G, D], [B, Tk, G, V]; V may be 0 where logsumexp alone is wanted
+  float scale = 1;        // logits are scale q . k + key_bias + query_bias
+  View3 key_bias = {};    // [B, Tk, G]
+  View3 query_bias = {};  // [B, Tq, H]
+  View2 valid = {};       // [B, Tk] u8
+  std::vector<PartSequence> sequences;
+  Workers workers;
+};
+
+// The mask and bias of keys of head `g`, from token `t` of batch entry `b` on.
+KeyMask mask_of(View2 valid, View3 key_bias, int64_t b, int64_t t, int64_t g);
+
+enum class Start : uint8_t {
+  anew,    // out and logsumexp are overwritten
+  resume,  // they hold a softmax over other keys (fp32, so that nothing is rounded in between), which goes on
+};
+
+// Rows that no sequence has are left alone. `logsumexp` may be absent unless resumed.
+void forward(const SoftmaxPart& part, MutView4 out, MutView3 logsumexp, Start start = Start::anew);
+
+// Which gradients are added to what the views hold, rather than overwritten.
+struct Additions {
+  bool q = false;
+  bool k = false;  // and v and key_bias
+};
+
+// `out` and `logsumexp` are those of the whole softmax; `dout` is its gradient, `dlogsumexp` (may be absent) that of logsumexp.
+// Sequences must not share keys or queries.
+void backward(const SoftmaxPart& part, View4 out, View3 logsumexp, View4 dout, View3 dlogsumexp,
+              const SoftmaxGradients& gradients, Additions additions = {});
+
+}  // namespace raffia
+
+#endif  // RAFFIA_ESTIMATORS_SOFTMAX_PART_H_
