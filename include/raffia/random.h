@@ -38,6 +38,12 @@ class RandomStream {
   bool has_spare_ = false;
 };
 
+// What Randomized Attention draws for number `draw` of the `draws` of query `query`, both from 0: a uniform of (0, 1), returned,
+// and `noise` [dim], every entry N(0, 1). Any of them can be asked for at any time, at the same cost.
+// Draw n = query * draws + draw owns the 1 + ceil(dim / 2) blocks of the stream from n * (1 + ceil(dim / 2)) on: the uniform is
+// made of the first two words of its first block, and each block after it makes two normals, as RandomStream makes them.
+double randomized_draw(const StreamKey& key, int64_t query, int64_t draws, int64_t draw, std::span<float> noise);
+
 // How the rows of a projection are drawn.
 enum class Draws : uint8_t {
   iid,         // every entry N(0, 1)

@@ -24,6 +24,25 @@ Halves multiply(uint32_t a, uint32_t b) {
   return {static_cast<uint32_t>(product >> 32), static_cast<uint32_t>(product)};
 }
 
+// Block number `block` of a stream.
+std::array<uint32_t, 4> block_of(const StreamKey& key, uint64_t block) {
+  // The block number has one word of the counter: 2^34 numbers, then the stream would meet its own beginning.
+  if (block > std::numeric_limits<uint32_t>::max()) throw Error("RandomStream: all 2^34 numbers of the stream are used up");
+  return philox4x32({static_cast<uint32_t>(block), key.layer, key.head, key.draw},
+                    {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)});
+}
+
+double uniform_of(uint64_t low, uint64_t high) {
+  // The middles of 2^52 equal intervals: with 53 bits the last middle would round to 1.
+  return (static_cast<double>(((high << 32) | low) >> 12) + 0.5) * 0x1p-52;
+}
+
+std::array<double, 2> normals_of(double first, double second) {
+  const double radius = std::sqrt(-2.0 * std::log(first));
+  const double angle = 2.0 * std::numbers::pi * second;
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
 double dot(std::span<const double> a, std::span<const double> b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
@@ -67,10 +86,7 @@ RandomStream::RandomStream(const StreamKey& key) : key_(key) {}
 
 uint32_t RandomStream::next_u32() {
   if (used_ == 4) {
-    // The block number has one word of the counter: 2^34 numbers, then the stream would meet its own beginning.
-    if (block_ > std::numeric_limits<uint32_t>::max()) throw Error("RandomStream: all 2^34 numbers of the stream are used up");
-    words_ = philox4x32({static_cast<uint32_t>(block_), key_.layer, key_.head, key_.draw},
-                        {static_cast<uint32_t>(key_.seed), static_cast<uint32_t>(key_.seed >> 32)});
+    words_ = block_of(key_, block_);
     ++block_;
     used_ = 0;
   }
@@ -78,10 +94,8 @@ uint32_t RandomStream::next_u32() {
 }
 
 double RandomStream::next_uniform() {
-  const uint64_t low = next_u32();
-  const uint64_t bits = (static_cast<uint64_t>(next_u32()) << 32) | low;
-  // The middles of 2^52 equal intervals: with 53 bits the last middle would round to 1.
-  return (static_cast<double>(bits >> 12) + 0.5) * 0x1p-52;
+  const uint32_t low = next_u32();
+  return uniform_of(low, next_u32());
 }
 
 double RandomStream::next_normal() {
@@ -89,11 +103,30 @@ double RandomStream::next_normal() {
     has_spare_ = false;
     return spare_;
   }
-  const double radius = std::sqrt(-2.0 * std::log(next_uniform()));
-  const double angle = 2.0 * std::numbers::pi * next_uniform();
-  spare_ = radius * std::sin(angle);
+  const double first = next_uniform();
+  const auto [normal, spare] = normals_of(first, next_uniform());
+  spare_ = spare;
   has_spare_ = true;
-  return radius * std::cos(angle);
+  return normal;
+}
+
+double randomized_draw(const StreamKey& key, int64_t query, int64_t draws, int64_t draw, std::span<float> noise) {
+  constexpr int64_t kBlocks = int64_t{1} << 32;  // of a stream
+  require(query >= 0 && draw >= 0 && draw < draws, "randomized_draw: query is {} and draw is {} of {}, expected numbers from 0",
+          query, draw, draws);
+  const int64_t blocks = 1 + (static_cast<int64_t>(noise.size()) + 1) / 2;
+  const std::optional<int64_t> end = query < kBlocks ? checked_product({query + 1, draws, blocks}) : std::nullopt;
+  require(end.has_value() && *end <= kBlocks, "randomized_draw: query {} of {} draws of {} numbers is past the end of the stream",
+          query, draws, noise.size());
+  uint64_t block = static_cast<uint64_t>((query * draws + draw) * blocks);
+  const std::array<uint32_t, 4> first = block_of(key, block);
+  for (size_t i = 0; i < noise.size(); i += 2) {
+    const std::array<uint32_t, 4> words = block_of(key, ++block);
+    const auto [normal, spare] = normals_of(uniform_of(words[0], words[1]), uniform_of(words[2], words[3]));
+    noise[i] = static_cast<float>(normal);
+    if (i + 1 < noise.size()) noise[i + 1] = static_cast<float>(spare);
+  }
+  return uniform_of(first[0], first[1]);
 }
 
 void draw_projection(const StreamKey& key, Draws draws, int64_t count, int64_t dim, std::span<float> rows) {

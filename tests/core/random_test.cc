@@ -96,6 +96,30 @@ TEST(RandomStream, NormalsHaveTheMomentsOfANormal) {
   EXPECT_NEAR(lagged, 0.0, unit);                        // var x y = 1
 }
 
+// The stream read from its beginning, block by block, and nothing skipped but the two spare words of the uniform's block.
+TEST(RandomizedDraw, IsItsPartOfTheStream) {
+  const StreamKey key{.seed = 11, .layer = 1, .head = 2, .draw = 3};
+  for (size_t dim : {1U, 2U, 5U, 8U}) {
+    RandomStream stream(key);
+    for (int64_t number = 0; number < 12; ++number) {
+      std::vector<float> noise(dim);
+      EXPECT_EQ(randomized_draw(key, number / 3, 3, number % 3, noise), stream.next_uniform());
+      stream.next_uniform();
+      for (float entry : noise) EXPECT_EQ(entry, static_cast<float>(stream.next_normal()));
+      if (dim % 2 == 1) stream.next_normal();
+    }
+  }
+}
+
+TEST(RandomizedDraw, RefusesNumbersThatTheStreamHasNot) {
+  std::vector<float> noise(6);  // 4 blocks a draw
+  randomized_draw({}, (int64_t{1} << 30) - 1, 1, 0, noise);
+  EXPECT_THROW(randomized_draw({}, int64_t{1} << 30, 1, 0, noise), InvalidArgument);
+  EXPECT_THROW(randomized_draw({}, int64_t{1} << 62, int64_t{1} << 62, 0, noise), InvalidArgument);
+  EXPECT_THROW(randomized_draw({}, -1, 1, 0, noise), InvalidArgument);
+  EXPECT_THROW(randomized_draw({}, 0, 2, 2, noise), InvalidArgument);
+}
+
 std::vector<float> draw(const StreamKey& key, Draws draws, int64_t count, int64_t dim) {
   std::vector<float> rows(static_cast<size_t>(count * dim));
   draw_projection(key, draws, count, dim, rows);
