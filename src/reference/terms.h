@@ -50,6 +50,36 @@ inline std::vector<int64_t> present_tokens(const Layout& layout, int64_t b, int6
   return tokens;
 }
 
+// One query head of a self-attending sequence, and the key head that it reads.
+struct Head {
+  Rows q, k, v;               // [T, ..], q and k scaled; what absent tokens hold is never read
+  std::vector<bool> present;  // [T]
+};
+
+inline Head head_of(View4 q, View4 k, View4 v, const Sequence& sequence, int64_t h, double root, const Layout& layout) {
+  const int64_t g = h / (q.extent(2) / k.extent(2));
+  const std::vector<int64_t> tokens = present_tokens({}, sequence.batch, sequence.first_key, sequence.keys);
+  Head head{scaled_rows(q, sequence.batch, tokens, h, root),
+            scaled_rows(k, sequence.batch, tokens, g, root),
+            scaled_rows(v, sequence.batch, tokens, g),
+            {}};
+  for (int64_t t : tokens) head.present.push_back(takes_part(layout, sequence.batch, t));
+  return head;
+}
+
+// Its tokens that are present at positions [begin, end), as a head of their own.
+inline Head present_part(const Head& head, size_t begin, size_t end) {
+  Head part;
+  for (size_t p = begin; p < end; ++p) {
+    if (!head.present[p]) continue;
+    part.q.push_back(head.q[p]);
+    part.k.push_back(head.k[p]);
+    part.v.push_back(head.v[p]);
+    part.present.push_back(true);
+  }
+  return part;
+}
+
 // log xi(x, w) = w . x - |x|^2 / 2
 inline double log_xi(std::span<const double> x, std::span<const double> w) { return dot(w, x) - dot(x, x) / 2; }
 
