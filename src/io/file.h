@@ -24,8 +24,9 @@ class File {
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
-  uint64_t size() const;                    // of a regular file; others are refused
-  size_t read(std::span<std::byte> bytes);  // as many bytes as there are, at most bytes.size()
+  uint64_t size() const;                                          // of a regular file; others are refused
+  size_t read(std::span<std::byte> bytes);                        // as many bytes as there are, at most bytes.size()
+  size_t read_at(uint64_t at, std::span<std::byte> bytes) const;  // likewise, from byte `at`; several threads may
   void write(std::span<const std::byte> bytes);
   void sync();
   void close();  // for those who want to hear of errors

@@ -1,0 +1,19 @@
+// parse_npy on bytes from anywhere: it refuses with FormatError or gives as many values as the shape says.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+
+#include "io/npy.h"
+#include "raffia/error.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  try {
+    const raffia::FloatArray array = raffia::parse_npy(std::as_bytes(std::span(data, size)), "fuzz.npy");
+    const auto count = raffia::element_count(array.shape);
+    if (!count || static_cast<size_t>(*count) != array.values.size()) std::abort();
+  } catch (const raffia::FormatError&) {
+    return 0;
+  }
+  return 0;
+}

@@ -1,0 +1,360 @@
+#include "io/safetensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/check.h"
+#include "io/file.h"
+#include "raffia/error.h"
+
+namespace raffia {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr uint64_t kPrefix = 8;                   // the size of the header
+constexpr uint64_t kLongestHeader = 100'000'000;  // the limit of the format
+constexpr size_t kHighestRank = 64;               // far above any tensor of a model
+constexpr std::string_view kMetadata = "__metadata__";
+
+struct Dtype {
+  std::string_view name;
+  uint64_t size;
+  std::optional<ElementType> type = {};  // of those that read() converts
+};
+
+constexpr Dtype kDtypes[] = {{"F32", 4, ElementType::f32},
+                             {"F16", 2, ElementType::f16},
+                             {"BF16", 2, ElementType::bf16},
+                             {"F64", 8, ElementType::f64},
+                             {"I64", 8},
+                             {"I32", 4},
+                             {"I16", 2},
+                             {"I8", 1},
+                             {"U64", 8},
+                             {"U32", 4},
+                             {"U16", 2},
+                             {"U8", 1},
+                             {"BOOL", 1},
+                             {"F8_E4M3", 1},
+                             {"F8_E5M2", 1}};
+
+const Dtype* find_dtype(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kDtypes), std::end(kDtypes), [name](const Dtype& d) { return d.name == name; });
+  return found == std::end(kDtypes) ? nullptr : found;
+}
+
+// A tensor as the header states it. Offsets count from the end of the header.
+struct Entry {
+  std::string name;
+  std::optional<std::string> dtype;
+  std::optional<std::vector<uint64_t>> shape, offsets;
+};
+
+// Reads the header as it is parsed: what does not belong is refused at once, no tree is built, and a key that comes twice is
+// seen (a tree would keep the last one).
+class HeaderReader : public nlohmann::json_sax<Json> {
+ public:
+  explicit HeaderReader(std::string_view where) : where_(where) {}
+
+  std::vector<Entry> entries;
+  std::map<std::string, std::string> metadata;
+
+  bool null() override { return refuse("null"); }
+  bool boolean(bool) override { return refuse("a truth value"); }
+  bool number_integer(number_integer_t value) override { return refuse(fmt::format("{}", value)); }
+  bool number_float(number_float_t, const string_t& text) override { return refuse(text); }
+  bool binary(binary_t&) override { return refuse("bytes"); }
+
+  bool number_unsigned(number_unsigned_t value) override {
+    if (place_ != Place::numbers) return refuse(fmt::format("{}", value));
+    if (numbers().size() == kHighestRank) fail(fmt::format("more than {} numbers", kHighestRank), "a shape or two offsets");
+    numbers().push_back(value);
+    return true;
+  }
+
+  bool string(string_t& value) override {
+    if (place_ == Place::metadata) {
+      if (!metadata.emplace(key_, value).second) fail(fmt::format("key \"{}\" of {} twice", printable(key_), kMetadata), "once");
+      return true;
+    }
+    if (place_ != Place::tensor || key_ != "dtype") return refuse(fmt::format("\"{}\"", printable(value)));
+    set(entries.back().dtype, value);
+    return true;
+  }
+
+  bool start_object(size_t) override {
+    switch (place_) {
+      case Place::start:
+        place_ = Place::file;
+        return true;
+      case Place::file:
+        if (key_ == kMetadata) {
+          if (std::exchange(has_metadata_, true)) fail(fmt::format("{} twice", kMetadata), "once");
+          place_ = Place::metadata;
+        } else {
+          entries.push_back({.name = key_});
+          place_ = Place::tensor;
+        }
+        return true;
+      default:
+        return refuse("an object");
+    }
+  }
+
+  bool key(string_t& name) override {
+    key_ = name;
+    if (place_ == Place::tensor && key_ != "dtype" && key_ != "shape" && key_ != "data_offsets") {
+      fail(fmt::format("key \"{}\" of {}", printable(key_), here()), "dtype, shape or data_offsets");
+    }
+    return true;
+  }
+
+  bool end_object() override {
+    if (place_ == Place::tensor) {
+      const Entry& entry = entries.back();
+      if (!entry.dtype || !entry.shape || !entry.offsets)
+        fail(here() + " without one of its keys", "dtype, shape and data_offsets");
+    }
+    place_ = place_ == Place::file ? Place::end : Place::file;
+    return true;
+  }
+
+  bool start_array(size_t) override {
+    if (place_ != Place::tensor || key_ == "dtype") return refuse("an array");
+    set(key_ == "shape" ? entries.back().shape : entries.back().offsets, std::vector<uint64_t>());
+    place_ = Place::numbers;
+    return true;
+  }
+
+  bool end_array() override {
+    place_ = Place::tensor;
+    return true;
+  }
+
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
+    throw FormatError(fmt::format("{}: the header is not JSON near byte {}: {}", where_, kPrefix + position, error.what()));
+  }
+
+  static std::string printable(std::string_view text) {
+    constexpr size_t kLongest = 80;
+    std::string result;
+    for (const char c : text.substr(0, kLongest)) result += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
+    return text.size() > kLongest ? result + "..." : result;
+  }
+
+ private:
+  enum class Place : uint8_t { start, file, metadata, tensor, numbers, end };
+
+  [[noreturn]] void fail(std::string_view found, std::string_view expected) const {
+    throw FormatError(fmt::format("{}: header: {}, expected {}", where_, found, expected));
+  }
+
+  // A value of a kind that has no business where it stands.
+  [[noreturn]] bool refuse(std::string_view found) const {
+    switch (place_) {
+      case Place::start:
+      case Place::end:
+        fail(found, "an object of tensors");
+      case Place::file:
+        fail(fmt::format("{} as value of \"{}\"", found, printable(key_)), "an object");
+      case Place::metadata:
+        fail(fmt::format("{} as value of \"{}\" of {}", found, printable(key_), kMetadata), "a string");
+      case Place::tensor:
+        fail(fmt::format("{} as {} of {}", found, key_, here()), key_ == "dtype" ? "a string" : "an array");
+      case Place::numbers:
+        fail(fmt::format("{} in {} of {}", found, key_, here()), "integers of 0 or more");
+    }
+    fail(found, "nothing");
+  }
+
+  std::string here() const { return fmt::format("tensor \"{}\"", printable(entries.back().name)); }
+
+  std::vector<uint64_t>& numbers() { return key_ == "shape" ? *entries.back().shape : *entries.back().offsets; }
+
+  template <typename Value>
+  void set(std::optional<Value>& target, Value value) const {
+    if (target) fail(fmt::format("{} of {} twice", key_, here()), "once");
+    target = std::move(value);
+  }
+
+  std::string_view where_;
+  Place place_ = Place::start;
+  std::string key_;
+  bool has_metadata_ = false;
+};
+
+// Checks an entry against the buffer of the file, which begins at byte `buffer` and ends at byte `end`.
+Safetensors::Tensor checked(Entry& entry, uint64_t buffer, uint64_t end, std::string_view where) {
+  const auto fail = [&](const std::string& found_and_expected) {
+    throw FormatError(fmt::format("{}: tensor \"{}\" {}", where, HeaderReader::printable(entry.name), found_and_expected));
+  };
+  const Dtype* dtype = find_dtype(*entry.dtype);
+  if (dtype == nullptr) {
+    std::vector<std::string_view> names;
+    for (const Dtype& known : kDtypes) names.push_back(known.name);
+    fail(fmt::format("has dtype \"{}\", expected one of {}", HeaderReader::printable(*entry.dtype), fmt::join(names, ", ")));
+  }
+  Safetensors::Tensor tensor{.name = std::move(entry.name), .dtype = *entry.dtype};
+  entry.name = tensor.name;
+  for (const uint64_t extent : *entry.shape) {
+    if (extent > INT64_MAX) fail(fmt::format("has an extent of {}, expected at most 2^63 - 1", extent));
+    tensor.shape.push_back(static_cast<int64_t>(extent));
+  }
+  const std::vector<uint64_t>& offsets = *entry.offsets;
+  if (offsets.size() != 2) fail(fmt::format("has {} data_offsets, expected 2", offsets.size()));
+  if (offsets[0] > offsets[1]) fail(fmt::format("begins at byte {} and ends at byte {} of the buffer", offsets[0], offsets[1]));
+  if (offsets[1] > end - buffer) {
+    fail(fmt::format("ends at byte {} of the buffer, expected at most {} (its size): the file is truncated", offsets[1],
+                     end - buffer));
+  }
+  const std::optional<int64_t> count = element_count(tensor.shape);
+  const uint64_t size = offsets[1] - offsets[0];
+  if (!count || size % dtype->size != 0 || size / dtype->size != static_cast<uint64_t>(*count)) {
+    fail(fmt::format("takes {} bytes, expected what shape {} of {} takes ({} bytes each)", size, to_string(tensor.shape),
+                     dtype->name, dtype->size));
+  }
+  tensor.begin = buffer + offsets[0];
+  tensor.end = buffer + offsets[1];
+  return tensor;
+}
+
+// Tensors are sorted by their bytes and fill the buffer.
+void require_no_gaps(const std::vector<Safetensors::Tensor>& tensors, uint64_t buffer, uint64_t end, std::string_view where) {
+  uint64_t expected = buffer;
+  for (const Safetensors::Tensor& tensor : tensors) {
+    if (tensor.begin != expected) {
+      throw FormatError(fmt::format("{}: tensor \"{}\" begins at byte {}, expected {} (where the one before it ends): {}", where,
+                                    HeaderReader::printable(tensor.name), tensor.begin, expected,
+                                    tensor.begin < expected ? "tensors overlap" : "a gap"));
+    }
+    expected = tensor.end;
+  }
+  if (expected != end) {
+    throw FormatError(fmt::format("{}: {} bytes, expected {} (where the last tensor ends)", where, end, expected));
+  }
+}
+
+}  // namespace
+
+Safetensors Safetensors::open(const std::filesystem::path& path) { return Safetensors(std::make_unique<FileSource>(path)); }
+
+Safetensors Safetensors::over(std::span<const std::byte> bytes, std::string_view where) {
+  return Safetensors(std::make_unique<MemorySource>(std::string(where), bytes));
+}
+
+Safetensors::Safetensors(std::unique_ptr<const ByteSource> source) : source_(std::move(source)) {
+  const std::string& where = source_->name();
+  const uint64_t end = source_->size();
+  if (end < kPrefix) {
+    throw FormatError(
+        fmt::format("{}: {} bytes, expected at least {}: truncated, or not a safetensors file", where, end, kPrefix));
+  }
+  std::byte prefix[kPrefix];
+  source_->read(0, prefix);
+  const auto header_size = little_endian<uint64_t>(prefix);
+  if (header_size > end - kPrefix || header_size > kLongestHeader) {
+    throw FormatError(fmt::format("{}: header of {} bytes, expected at most {}: truncated, or not a safetensors file", where,
+                                  header_size, std::min(end - kPrefix, kLongestHeader)));
+  }
+  std::string header(header_size, '\0');
+  source_->read(kPrefix, std::as_writable_bytes(std::span(header)));
+
+  HeaderReader reader(where);
+  Json::sax_parse(header, &reader);
+  metadata_ = std::move(reader.metadata);
+  const uint64_t buffer = kPrefix + header_size;
+  for (Entry& entry : reader.entries) tensors_.push_back(checked(entry, buffer, end, where));
+
+  std::vector<std::string_view> names;
+  for (const Tensor& tensor : tensors_) names.push_back(tensor.name);
+  std::sort(names.begin(), names.end());
+  if (const auto twin = std::adjacent_find(names.begin(), names.end()); twin != names.end()) {
+    throw FormatError(fmt::format("{}: tensor \"{}\" twice, expected once", where, HeaderReader::printable(*twin)));
+  }
+  std::stable_sort(tensors_.begin(), tensors_.end(), [](const Tensor& a, const Tensor& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);  // empty tensors before the one that begins where they are
+  });
+  require_no_gaps(tensors_, buffer, end, where);
+}
+
+const Safetensors::Tensor* Safetensors::find(std::string_view name) const {
+  const auto found = std::find_if(tensors_.begin(), tensors_.end(), [name](const Tensor& t) { return t.name == name; });
+  return found == tensors_.end() ? nullptr : &*found;
+}
+
+const Safetensors::Tensor& Safetensors::at(std::string_view name) const {
+  if (const Tensor* tensor = find(name)) return *tensor;
+  constexpr size_t kListed = 20;
+  std::vector<std::string> names;
+  for (const Tensor& tensor : tensors_) {
+    if (names.size() == kListed) {
+      names.emplace_back("...");
+      break;
+    }
+    names.push_back(HeaderReader::printable(tensor.name));
+  }
+  throw FormatError(fmt::format("{}: no tensor \"{}\", expected one of {}", source_->name(), name,
+                                names.empty() ? "none: the file is empty" : fmt::format("{}", fmt::join(names, ", "))));
+}
+
+FloatArray Safetensors::read(std::string_view name) const {
+  const Tensor& tensor = at(name);
+  const Dtype& dtype = *find_dtype(tensor.dtype);
+  if (!dtype.type) {
+    throw FormatError(
+        fmt::format("{}: tensor \"{}\" has dtype {}, expected F32, F16, BF16 or F64", source_->name(), name, tensor.dtype));
+  }
+  FloatArray array{tensor.shape, std::vector<float>((tensor.end - tensor.begin) / dtype.size)};
+  read_floats(*source_, tensor.begin, *dtype.type, array.values);
+  return array;
+}
+
+std::vector<std::byte> Safetensors::read_bytes(std::string_view name) const {
+  const Tensor& tensor = at(name);
+  std::vector<std::byte> bytes(tensor.end - tensor.begin);
+  source_->read(tensor.begin, bytes);
+  return bytes;
+}
+
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata.empty()) header[kMetadata] = metadata;
+  uint64_t offset = 0;
+  for (const TensorToWrite& tensor : tensors) {
+    const Dtype* dtype = find_dtype(tensor.dtype);
+    require(dtype != nullptr, "write_safetensors: tensor \"{}\" has dtype \"{}\", expected one like F32", tensor.name,
+            tensor.dtype);
+    require(tensor.name != kMetadata && !header.contains(tensor.name),
+            "write_safetensors: name \"{}\" is taken, expected another", tensor.name);
+    const std::optional<int64_t> count = element_count(tensor.shape);
+    require(count && tensor.bytes.size() % dtype->size == 0 && tensor.bytes.size() / dtype->size == static_cast<uint64_t>(*count),
+            "write_safetensors: tensor \"{}\" has {} bytes, expected what shape {} of {} takes", tensor.name, tensor.bytes.size(),
+            to_string(tensor.shape), tensor.dtype);
+    header[tensor.name] = {
+        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + tensor.bytes.size()}}};
+    offset += tensor.bytes.size();
+  }
+  std::string text = [&header] {
+    try {
+      return header.dump();
+    } catch (const Json::type_error&) {
+      throw InvalidArgument("write_safetensors: a name or metadata is not UTF-8");
+    }
+  }();
+  text.resize((text.size() + kPrefix - 1) / kPrefix * kPrefix, ' ');  // the buffer begins at a multiple of 8
+
+  std::byte prefix[kPrefix];
+  for (size_t i = 0; i < kPrefix; ++i) prefix[i] = static_cast<std::byte>(text.size() >> (8 * i));
+  ReplacementFile file(path);
+  file.write(prefix);
+  file.write(std::as_bytes(std::span(text)));
+  for (const TensorToWrite& tensor : tensors) file.write(tensor.bytes);
+  file.commit();
+}
+
+}  // namespace raffia

@@ -1,0 +1,67 @@
+// Files of named tensors (.safetensors): 8 bytes of header size, a JSON header, one buffer that the tensors fill without gaps.
+// Bytes that come in are not trusted: every offset and shape is checked when the file is opened, before anything is allocated.
+#ifndef RAFFIA_IO_SAFETENSORS_H_
+#define RAFFIA_IO_SAFETENSORS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/byte_source.h"
+#include "io/elements.h"
+
+namespace raffia {
+
+// The tensors of a file are read one by one; the rest stays where it is.
+class Safetensors {
+ public:
+  struct Tensor {
+    std::string name;
+    std::string dtype;  // as the file names it: "F32"
+    std::vector<int64_t> shape;
+    uint64_t begin = 0, end = 0;  // bytes of the file
+  };
+
+  // Reads and checks the header. Throws IoError or FormatError.
+  static Safetensors open(const std::filesystem::path& path);
+  // `bytes` outlive the result; `where` names them in messages.
+  static Safetensors over(std::span<const std::byte> bytes, std::string_view where);
+
+  const std::vector<Tensor>& tensors() const { return tensors_; }  // in the order of their bytes
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+  const Tensor* find(std::string_view name) const;  // null: there is none
+  const Tensor& at(std::string_view name) const;    // throws FormatError that lists the names there are
+
+  FloatArray read(std::string_view name) const;  // of dtype F16, BF16, F32 or F64; throws FormatError for others
+  std::vector<std::byte> read_bytes(std::string_view name) const;
+
+ private:
+  explicit Safetensors(std::unique_ptr<const ByteSource> source);
+
+  std::unique_ptr<const ByteSource> source_;
+  std::vector<Tensor> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+struct TensorToWrite {
+  std::string name;
+  std::string dtype;  // "F32"
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;  // little-endian, row-major
+};
+
+// Replaces the file whole or leaves it as it was. Throws InvalidArgument where a tensor is not what it claims to be, or IoError.
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,
+                       const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace raffia
+
+#endif  // RAFFIA_IO_SAFETENSORS_H_
