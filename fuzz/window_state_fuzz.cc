@@ -1,0 +1,103 @@
+// WindowState::from_bytes on bytes from anywhere: it refuses with FormatError or gives a state whose image is those very bytes.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "core/window_layout.h"
+#include "io/image.h"
+#include "raffia/error.h"
+#include "raffia/window_state.h"
+
+namespace {
+
+using Bytes = std::span<const std::byte>;
+using Fields = std::array<int64_t, raffia::kWindowStateImage.fields>;
+constexpr size_t kHeaderSize = raffia::kWindowStateImage.header_size();
+
+// Whether they were taken for a state.
+bool expect_refusal_or_round_trip(Bytes image) {
+  try {
+    const std::vector<std::byte> again = raffia::WindowState::from_bytes(image).to_bytes();
+    if (again.size() != image.size() || std::memcmp(again.data(), image.data(), image.size()) != 0) std::abort();
+    return true;
+  } catch (const raffia::FormatError&) {
+    return false;
+  }
+}
+
+// Where an image has them, whether or not it is one. Native order: a fuzzer does not mind.
+Fields fields_of(Bytes bytes) {
+  Fields fields = {};
+  const Bytes found = bytes.subspan(std::min(bytes.size(), raffia::ImageFormat::kFieldsAt));
+  if (!found.empty()) std::memcpy(fields.data(), found.data(), std::min(sizeof(fields), found.size()));
+  return fields;
+}
+
+// Magic, version, sizes and checksum put right, so that the shape alone decides: chance would never find a checksum.
+std::vector<std::byte> with_sound_frame(Bytes bytes) {
+  std::vector<std::byte> sound(bytes.begin(), bytes.end());
+  sound.resize(std::max(sound.size(), kHeaderSize));
+  raffia::put_header(raffia::kWindowStateImage, fields_of(bytes), sound);
+  return sound;
+}
+
+// The bytes as the payload of the nearest small shape that can be: such an image is a state unless its counts of tokens are wild.
+void expect_a_small_shape_to_be_taken(Bytes bytes) {
+  constexpr int64_t kMost = 6;  // of each extent
+  Fields fields = fields_of(bytes);
+  const auto fold = [](int64_t& field, int64_t least, int64_t most) {
+    field = least + static_cast<int64_t>(static_cast<uint64_t>(field) % static_cast<uint64_t>(most - least + 1));
+  };
+  fold(fields[0], 0, raffia::kWindowKinds - 1);
+  const auto kind = static_cast<raffia::WindowKind>(fields[0]);
+  const bool hybrid = kind == raffia::WindowKind::hybrid, lara = kind == raffia::WindowKind::lara;
+  raffia::WindowStateShape shape{.kind = kind};
+  const auto extent = [&](size_t field, int64_t least, bool has = true) {
+    fold(fields[field], has ? least : 0, has ? kMost : 0);
+    return fields[field];
+  };
+  shape.batch = extent(1, 0);
+  shape.heads = extent(3, 1);
+  shape.query_heads = fields[2] = hybrid ? 1 : shape.heads * extent(2, 1);
+  shape.dim = extent(4, 1);
+  shape.far_dim = extent(5, 0, hybrid);
+  shape.value_dim = extent(6, 1);
+  shape.window = extent(7, 1);
+  shape.summaries = extent(8, 1, !hybrid);
+  shape.proposals = extent(9, 1, lara);
+  shape.features = extent(10, 1, !lara);
+
+  const std::optional<raffia::detail::WindowLayout> layout = raffia::layout_of(shape);
+  if (!raffia::flaw_of(shape).empty() || !layout) std::abort();
+  const size_t floats = std::accumulate(layout->sizes.begin(), layout->sizes.end(), size_t{0});
+  const auto batch = static_cast<size_t>(shape.batch);
+  std::vector<std::byte> image(kHeaderSize + batch * (sizeof(int64_t) + sizeof(float) * floats));
+  const Bytes payload = bytes.subspan(std::min(bytes.size(), kHeaderSize));
+  if (const size_t size = std::min(payload.size(), image.size() - kHeaderSize); size > 0) {
+    std::memcpy(image.data() + kHeaderSize, payload.data(), size);
+  }
+  bool wild = false;
+  for (size_t b = 0; b < batch; ++b) {
+    int64_t tokens = 0;
+    std::memcpy(&tokens, image.data() + kHeaderSize + sizeof(tokens) * b, sizeof(tokens));
+    wild |= tokens < 0 || tokens > raffia::kMaxWindowTokens;
+  }
+  raffia::put_header(raffia::kWindowStateImage, fields, image);
+  if (expect_refusal_or_round_trip(image) == wild) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const Bytes bytes = std::as_bytes(std::span(data, size));
+  expect_refusal_or_round_trip(bytes);
+  expect_refusal_or_round_trip(with_sound_frame(bytes));
+  expect_a_small_shape_to_be_taken(bytes);
+  return 0;
+}
