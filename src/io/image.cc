@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <utility>
 
+#include "io/elements.h"
 #include "raffia/error.h"
 
 #define XXH_INLINE_ALL
@@ -18,13 +18,6 @@ using Bytes = std::span<const std::byte>;
 template <typename Word>
 void put(std::span<std::byte> bytes, size_t at, Word word) {
   for (size_t i = 0; i < sizeof(Word); ++i) bytes[at + i] = static_cast<std::byte>(word >> (8 * i));
-}
-
-template <typename Word>
-Word get(Bytes bytes, size_t at) {
-  Word word = 0;
-  for (size_t i = 0; i < sizeof(Word); ++i) word |= static_cast<Word>(std::to_integer<Word>(bytes[at + i]) << (8 * i));
-  return word;
 }
 
 bool begins_with(Bytes bytes, std::string_view magic) {
@@ -66,23 +59,23 @@ std::vector<int64_t> read_fields(const ImageFormat& format, Bytes header, std::s
   if (!begins_with(header, format.magic)) {
     throw FormatError(fmt::format("{}: does not begin with {}: not a {}", where, format.magic, format.noun));
   }
-  if (const auto version = get<uint32_t>(header, ImageFormat::kVersionAt); version != format.version) {
+  if (const auto version = little_endian<uint32_t>(header, ImageFormat::kVersionAt); version != format.version) {
     throw FormatError(fmt::format("{}: {} format version {} at byte {}, expected {}", where, format.noun, version,
                                   ImageFormat::kVersionAt, format.version));
   }
-  if (const auto size = get<uint32_t>(header, ImageFormat::kHeaderSizeAt); size != format.header_size()) {
+  if (const auto size = little_endian<uint32_t>(header, ImageFormat::kHeaderSizeAt); size != format.header_size()) {
     throw FormatError(
         fmt::format("{}: header size {} at byte {}, expected {}", where, size, ImageFormat::kHeaderSizeAt, format.header_size()));
   }
   std::vector<int64_t> fields(format.fields);
   for (size_t i = 0; i < fields.size(); ++i) {
-    fields[i] = static_cast<int64_t>(get<uint64_t>(header, ImageFormat::kFieldsAt + 8 * i));
+    fields[i] = static_cast<int64_t>(little_endian<uint64_t>(header, ImageFormat::kFieldsAt + 8 * i));
   }
   return fields;
 }
 
 void require_sizes(const ImageFormat& format, Bytes header, uint64_t expected, uint64_t total, std::string_view where) {
-  if (const auto payload = get<uint64_t>(header, format.payload_size_at()); payload != expected) {
+  if (const auto payload = little_endian<uint64_t>(header, format.payload_size_at()); payload != expected) {
     throw FormatError(fmt::format("{}: payload of {} bytes at byte {}, expected {} (from the shape)", where, payload,
                                   format.payload_size_at(), expected));
   }
@@ -93,7 +86,7 @@ void require_sizes(const ImageFormat& format, Bytes header, uint64_t expected, u
 }
 
 void require_checksum(const ImageFormat& format, Bytes header, Bytes payload, std::string_view where) {
-  const uint64_t expected = get<uint64_t>(header, format.checksum_at());
+  const uint64_t expected = little_endian<uint64_t>(header, format.checksum_at());
   if (const uint64_t found = checksum_of(format, header, payload); found != expected) {
     throw FormatError(fmt::format("{}: checksum {:016x}, expected {:016x} (at byte {}): the {} is corrupt", where, found,
                                   expected, format.checksum_at(), format.noun));
