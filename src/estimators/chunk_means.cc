@@ -29,17 +29,17 @@ void add_row(const float* x, float factor, size_t dim, const MutRows& rows, size
   }
 }
 
-// Eight sums, which the compiler keeps in vectors.
-float squared_norm(const float* x, size_t dim) {
-  constexpr size_t kSums = 8;
-  float sums[kSums] = {};
+// In double, since logits are differences of such norms and of products as large. Four sums, which the compiler keeps in vectors.
+double squared_norm(const float* x, size_t dim) {
+  constexpr size_t kSums = 4;
+  double sums[kSums] = {};
   size_t i = 0;
   for (; i + kSums <= dim; i += kSums) {
-    for (size_t j = 0; j < kSums; ++j) sums[j] += x[i + j] * x[i + j];
+    for (size_t j = 0; j < kSums; ++j) sums[j] += static_cast<double>(x[i + j]) * static_cast<double>(x[i + j]);
   }
-  float sum = 0;
-  for (; i < dim; ++i) sum += x[i] * x[i];
-  for (float part : sums) sum += part;
+  double sum = 0;
+  for (; i < dim; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (double part : sums) sum += part;
   return sum;
 }
 
@@ -160,9 +160,9 @@ void half_norms(View4 x, float scale, const std::vector<TokenSpan>& spans, MutVi
   for_stretches(spans, token_stretches(spans), dim, workers, [&](const TokenSpan& s, size_t begin, size_t end, float* staging) {
     for (size_t t = begin; t < end; ++t) {
       for (int64_t h = 0; h < x.extent(2); ++h) {
-        float norm = 0;
+        double norm = 0;
         if (s.mask.takes_part(t)) norm = squared_norm(floats_of(rows_of<Rows>(x, s.batch, s.first, h), t, dim, staging), dim);
-        column_of<MutRows>(log_norms, s.batch, s.first, h).set(t, 0, norm * (-scale / 2));
+        column_of<MutRows>(log_norms, s.batch, s.first, h).set(t, 0, static_cast<float>(norm * static_cast<double>(-scale / 2)));
       }
     }
   });
