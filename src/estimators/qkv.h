@@ -1,0 +1,77 @@
+// What ops over q, k, v with one scale of logits share: checks at the door, sizes, and outputs that are summed in several steps.
+#ifndef RAFFIA_ESTIMATORS_QKV_H_
+#define RAFFIA_ESTIMATORS_QKV_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/scratch.h"
+#include "estimators/sequences.h"
+#include "kernels/softmax.h"
+#include "raffia/attention.h"
+#include "raffia/lara.h"
+#include "raffia/views.h"
+
+namespace raffia {
+
+// Shapes that fit each other and the layout. Throws InvalidArgument in the name of `function`.
+struct Qkv {
+  Qkv(const char* function, View4 q, View4 k, View4 v, const Layout& layout, std::optional<float> scale, int threads);
+
+  // `name` is an output, or the gradient of one.
+  void check_output(const char* name, View4 out) const;
+  void check_gradients(const QkvGradients& gradients) const;
+  void check_record(std::span<const float> record, int64_t size) const;
+
+  KeyMask key_mask(const Sequence& s) const;
+
+  const char* function;
+  int64_t batch, query_length, heads, dim, key_length, groups, value_dim;
+  View2 valid;
+  float scale;  // tau: logits are tau q . k
+  float root;   // its square root: x' = root x
+  bool packed;  // several sequences lie in the one batch entry
+  bool self;    // token i has a query and a key, which count together
+  std::vector<Sequence> sequences;
+};
+
+void zero_tokens(MutView4 view, int64_t b, int64_t begin, int64_t end);
+
+// Zeroes tokens that belong to no sequence.
+void zero_padding(MutView4 view, const Qkv& problem, int64_t Sequence::*tokens);
+
+// An output that several steps add to: they see fp32, which is rounded once at the end where the output is not.
+class Float32Output {
+ public:
+  explicit Float32Output(MutView4 out);
+
+  MutView4 view() const { return view_; }
+  void store(const Workers& workers) const;  // into `out`, all of it
+
+ private:
+  MutView4 out_, view_;
+  Scratch memory_;
+};
+
+// Pieces of one block of floats, in the order of the calls.
+class Pieces {
+ public:
+  explicit Pieces(float* memory = nullptr) : memory_(memory) {}  // null: counts only
+
+  float* take(int64_t floats) {
+    float* taken = memory_ == nullptr ? nullptr : memory_ + taken_;
+    taken_ += floats;
+    return taken;
+  }
+  int64_t taken() const { return taken_; }
+
+ private:
+  float* memory_;
+  int64_t taken_ = 0;
+};
+
+}  // namespace raffia
+
+#endif  // RAFFIA_ESTIMATORS_QKV_H_
