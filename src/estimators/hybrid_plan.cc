@@ -219,8 +219,14 @@ void HybridPlan::fill_reach(size_t i, float* reach) const {
 }
 
 SoftmaxPart HybridPlan::direct_part(const HybridInputs& inputs, const Workers& workers) const {
-  SoftmaxPart part{
-      .q = inputs.q, .k = inputs.k, .v = inputs.v, .scale = scale_, .valid = valid_, .sequences = {}, .workers = workers};
+  SoftmaxPart part{.q = inputs.q,
+                   .k = inputs.k,
+                   .v = inputs.v,
+                   .scale = scale_,
+                   .valid = valid_,
+                   .query_valid = valid_,
+                   .sequences = {},
+                   .workers = workers};
   for (size_t n = 0; n < blocks_.size(); ++n) {
     const Sequence& s = linear.sequences[n];
     const int64_t skipped = static_cast<int64_t>(head_rows(n)), window = static_cast<int64_t>(blocks_[n].window);
@@ -239,6 +245,7 @@ SoftmaxPart HybridPlan::head_part(const HybridInputs& inputs, const Workers& wor
                    .v = head_values(),
                    .scale = scale_,
                    .valid = View2(head_valid_.data(), {linear.batch, head_length_}),
+                   .query_valid = valid_,
                    .sequences = {},
                    .workers = workers};
   for (size_t n = 0; n < blocks_.size(); ++n) {

@@ -193,7 +193,8 @@ Report step_all(const HybridInputs& inputs, const FeatureMap& map, MutView4 out,
   require(options.layout.valid.absent() && options.layout.lengths.empty() && options.layout.cu_seqlens.empty(),
           "{}: a layout is given, but a step has one token for every session", kName);
   require(options.record.empty(), "{}: a record is given, but a step has no backward pass", kName);
-  check_hybrid(kName, inputs, map, out, options);
+  const LinearPlan checked(kName, Reach::causal, check_hybrid(kName, inputs, map, out, options), map,
+                           {.eps = 0.0f, .segment = -1, .threads = options.threads, .executor = options.executor});
   const int64_t batch = inputs.q.extent(0);
   size_t state_floats = 0;
   for (int64_t b = 0; b < batch; ++b) {
