@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -427,48 +426,7 @@ void zero_others(const Plan& plan, MutView4 view, int64_t Sequence::*first, int6
   }
 }
 
-template <class Kind, size_t kCount>
-Kind parse(const char* function, const char* what, const Kind (&kinds)[kCount], std::string_view name) {
-  std::string names;
-  for (Kind kind : kinds) {
-    if (name == name_of(kind)) return kind;
-    if (!names.empty()) names += ", ";
-    names += name_of(kind);
-  }
-  throw InvalidArgument(fmt::format("{}: \"{}\" is no kind of {}, expected one of {}", function, name, what, names));
-}
-
 }  // namespace
-
-std::string_view name_of(Proposals proposals) {
-  switch (proposals) {
-    case Proposals::chunk_mean:
-      return "chunk-mean";
-    case Proposals::qk_mixed:
-      return "qk-mixed";
-    case Proposals::standard:
-      return "standard";
-  }
-  return "?";
-}
-
-std::string_view name_of(SampleWeights weights) {
-  switch (weights) {
-    case SampleWeights::balance:
-      return "balance";
-    case SampleWeights::mis_opt:
-      return "mis-opt";
-  }
-  return "?";
-}
-
-Proposals parse_proposals(std::string_view name) {
-  return parse("parse_proposals", "proposals", {Proposals::chunk_mean, Proposals::qk_mixed, Proposals::standard}, name);
-}
-
-SampleWeights parse_sample_weights(std::string_view name) {
-  return parse("parse_sample_weights", "sample weights", {SampleWeights::balance, SampleWeights::mis_opt}, name);
-}
 
 void lara_attention(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& options) {
   constexpr const char* kName = "lara_attention";

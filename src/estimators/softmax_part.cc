@@ -99,6 +99,9 @@ void backward(const SoftmaxPart& part, View4 out, View3 logsumexp, View4 dout, V
         const PackedQueries packed_queries(count, dim, value_dim, free);
         free += count * floats_per_query;
         heads.push_back({packed_queries, rows_of<MutRows>(gradients.q, s.batch, s.first_query, h), additions.q});
+        const uint8_t* valid = part.query_valid.absent() ? nullptr
+                                                         : static_cast<const uint8_t*>(part.query_valid.data()) +
+                                                               part.query_valid.offset(s.batch, s.first_query);
         for (size_t first = 0; first < count; first += kQueryBlock) {
           pack_tasks.push_back({.queries = packed_queries,
                                 .first = first,
@@ -109,6 +112,8 @@ void backward(const SoftmaxPart& part, View4 out, View3 logsumexp, View4 dout, V
                                 .logsumexp = column_of<Rows>(logsumexp, s.batch, s.first_query, h),
                                 .dout = rows_of<Rows>(dout, s.batch, s.first_query, h),
                                 .query_bias = column_of<Rows>(part.query_bias, s.batch, s.first_query, h),
+                                .valid = valid,
+                                .valid_stride = part.query_valid.stride(1),
                                 .dlogsumexp = column_of<Rows>(dlogsumexp, s.batch, s.first_query, h)});
         }
       }

@@ -173,7 +173,9 @@ struct PackQueriesTask {
   size_t first = 0, end = 0;
   float scale = 1;
   Rows q, out, logsumexp, dout;
-  Rows query_bias;  // as in the forward pass
+  Rows query_bias;                 // as in the forward pass
+  const uint8_t* valid = nullptr;  // 1 where a query has a gradient; null: all
+  int64_t valid_stride = 0;
   Rows dlogsumexp;  // [queries, 1]; no data: none
 };
 

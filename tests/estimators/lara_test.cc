@@ -428,17 +428,6 @@ TEST(LaraBackward, GivesWhatIsWantedAlone) {
   EXPECT_TRUE(same_bits(one, all.v));
 }
 
-TEST(Lara, NamesAreReadBack) {
-  for (Proposals proposals : kProposals) EXPECT_EQ(parse_proposals(name_of(proposals)), proposals);
-  for (SampleWeights weights : {SampleWeights::balance, SampleWeights::mis_opt}) {
-    EXPECT_EQ(parse_sample_weights(name_of(weights)), weights);
-  }
-  EXPECT_EQ(refusal_of([] { parse_proposals("means"); }),
-            "parse_proposals: \"means\" is no kind of proposals, expected one of chunk-mean, qk-mixed, standard");
-  EXPECT_EQ(refusal_of([] { parse_sample_weights(""); }),
-            "parse_sample_weights: \"\" is no kind of sample weights, expected one of balance, mis-opt");
-}
-
 TEST(Lara, RefusesWhatDoesNotFitAndWritesNothing) {
   const Case c({.batch = 2, .queries = 6, .keys = 6, .heads = 4, .groups = 2, .dim = 3, .value_dim = 5});
   const auto refusal = [&](const LaraOptions& options, View4 k) {
