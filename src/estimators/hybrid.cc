@@ -1,4 +1,6 @@
-// Hybrid attention, forward: the exact part by the blocked softmax kernel, then the folded part, which merges into it.
+// Hybrid attention, forward: the exact part by the blocked softmax kernel, then the folded part, which merges into it. Where
+// there are several heads both parts of about 128 tokens follow each other, so that the second finds the rows of the first in
+// cache; a single head gives its exact part to all threads first.
 #include "estimators/hybrid.h"
 
 #include "core/check.h"
@@ -6,6 +8,8 @@
 
 namespace raffia {
 namespace {
+
+constexpr size_t kMostAhead = 64;  // rows asked for early: more would not stay in cache
 
 // The tokens of the last two blocks, into the state.
 void remember(const HybridPlan& plan, const HybridInputs& inputs, const Layout& layout, WindowState& state) {
@@ -38,6 +42,66 @@ void remember(const HybridPlan& plan, const HybridInputs& inputs, const Layout& 
   }
 }
 
+// The exact part of one problem, some tokens at a time.
+class ExactTurns {
+ public:
+  ExactTurns(const HybridPlan& plan, const SoftmaxPart& part, MutView4 out, MutView3 logsumexp)
+      : plan_(plan), part_(part), out_(out), logsumexp_(logsumexp), sequence_of_(plan.linear.sequences.size(), nullptr) {
+    for (const PartSequence& s : part.sequences) {
+      for (size_t n = 0; n < sequence_of_.size(); ++n) {
+        const Sequence& all = plan.linear.sequences[n];
+        if (all.batch == s.batch && s.first_query >= all.first_query && s.first_query < all.first_query + all.queries) {
+          sequence_of_[n] = &s;
+        }
+      }
+    }
+    for (size_t i = 0; i < plan.size(); ++i) {
+      const PartSequence* s = sequence_of_[static_cast<size_t>(plan.linear.sequence_of(i))];
+      const int64_t g = plan.linear.head_of(i);
+      sources_.push_back(s == nullptr ? KeySource{}
+                                      : KeySource{rows_of<Rows>(part.k, s->batch, s->first_key, g),
+                                                  rows_of<Rows>(part.v, s->batch, s->first_key, g),
+                                                  mask_of(part.valid, {}, s->batch, s->first_key, g)});
+    }
+  }
+
+  size_t scratch_floats() const {
+    return forward_scratch(static_cast<size_t>(part_.q.extent(3)), static_cast<size_t>(part_.v.extent(3)));
+  }
+
+  // New tokens [begin, end) of problem i, unless they see tokens that the state brought.
+  void run(size_t i, size_t begin, size_t end, float* scratch) const {
+    const size_t n = static_cast<size_t>(plan_.linear.sequence_of(i)), skipped = plan_.head_rows(n);
+    const PartSequence* s = sequence_of_[n];
+    if (s == nullptr || end <= skipped) return;
+    const int64_t group = plan_.linear.heads / plan_.linear.groups, g = plan_.linear.head_of(i);
+    for (int64_t h = g * group; h < (g + 1) * group; ++h) {
+      ForwardTask task{.keys = {.count = s->visible.keys,
+                                .dim = static_cast<size_t>(part_.q.extent(3)),
+                                .value_dim = static_cast<size_t>(part_.v.extent(3))},
+                       .unpacked = &sources_[i],
+                       .masked = !part_.valid.absent(),
+                       .visible = s->visible,
+                       .scale = part_.scale,
+                       .q = rows_of<Rows>(part_.q, s->batch, s->first_query, h),
+                       .out = rows_of<MutRows>(out_, s->batch, s->first_query, h),
+                       .logsumexp = column_of<MutRows>(logsumexp_, s->batch, s->first_query, h)};
+      for (task.first = std::max(begin, skipped) - skipped; task.first < end - skipped; task.first += task.count) {
+        task.count = std::min(kQueryBlock, end - skipped - task.first);
+        softmax_forward(task, scratch);
+      }
+    }
+  }
+
+ private:
+  const HybridPlan& plan_;
+  const SoftmaxPart& part_;
+  MutView4 out_;
+  MutView3 logsumexp_;
+  std::vector<const PartSequence*> sequence_of_;  // of the part, by sequence of the plan; null: none
+  std::vector<KeySource> sources_;                // by problem
+};
+
 }  // namespace
 
 int64_t hybrid_record_size(const HybridInputs& inputs, const FeatureMap&, const WindowState*, const HybridOptions&) {
@@ -64,7 +128,9 @@ Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, Windo
   const MutView3 logsumexp(logsumexp_data, {shape[0], shape[1], shape[2]});
   if (!options.record.empty()) std::fill(options.record.begin(), options.record.end(), 0.0f);
 
-  forward(plan.direct_part(inputs, workers), exact, logsumexp);
+  const SoftmaxPart direct = plan.direct_part(inputs, workers);
+  const bool interleaved = plan.size() > 1;
+  if (!interleaved) forward(direct, exact, logsumexp);
   if (const SoftmaxPart part = plan.head_part(inputs, workers); !part.sequences.empty()) forward(part, exact, logsumexp);
 
   const size_t group = static_cast<size_t>(plan.linear.heads / plan.linear.groups);
@@ -80,7 +146,8 @@ Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, Windo
     }
   }
 
-  size_t reach_floats = 0, scratch_floats = plan.linear.scratch_floats;
+  const ExactTurns turns(plan, direct, exact, logsumexp);
+  size_t reach_floats = 0, scratch_floats = std::max(plan.linear.scratch_floats, turns.scratch_floats());
   std::vector<size_t> reach_at;
   for (size_t i = 0; i < plan.size(); ++i) {
     reach_at.push_back(reach_floats);
@@ -105,11 +172,18 @@ Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, Windo
     for (size_t first = blocks.first_block(); first < blocks.end_block(); first += turn) {
       for (size_t i = bundle.first; i < bundle.end; ++i) {
         const LinearProblem fresh = plan.fresh(i), held = plan.old(i);
-        for (size_t b = first; b < std::min(first + turn, blocks.end_block()); ++b) {
+        const size_t end_of_turn = std::min(first + turn, blocks.end_block());
+        if (interleaved) turns.run(i, blocks.fresh(first).begin, blocks.fresh(end_of_turn - 1).end, memory);
+        for (size_t b = first; b < end_of_turn; ++b) {
           const Stretch queries = blocks.fresh(b);
-          far_read(fresh, plan.far(i), queries.begin, queries.end, reach.of(0) + reach_at[i], states[i], memory, clamps[i]);
-          if (!blocks.folds_after(b)) continue;
-          const Stretch old = blocks.old(b - 1), keys = blocks.fresh(b - 1);
+          const bool folds = blocks.folds_after(b);
+          const Stretch keys = folds ? blocks.fresh(b - 1) : Stretch{0, 0}, next = blocks.fresh(b + 1);
+          const AfterRead after{keys.begin, std::min(keys.end, keys.begin + kMostAhead), next.begin,
+                                std::min(next.end, next.begin + kMostAhead)};
+          far_read(fresh, plan.far(i), queries.begin, queries.end, reach.of(0) + reach_at[i], after, states[i], memory,
+                   clamps[i]);
+          if (!folds) continue;
+          const Stretch old = blocks.old(b - 1);
           if (old.size() > 0) fold(held, old.begin, old.end, states[i], memory);
           if (keys.size() > 0) fold(fresh, keys.begin, keys.end, states[i], memory);
         }

@@ -16,37 +16,61 @@ KeyMask mask_of(View2 valid, View3 key_bias, int64_t b, int64_t t, int64_t g) {
   return mask;
 }
 
+namespace {
+
+// Packing costs about as much as 16 queries do. Where few tasks share keys, each packs its own while they are in cache; otherwise
+// keys are packed once for all.
+bool packs_apart(const Visibility& visible, size_t group) {
+  size_t keys = 0;
+  for (size_t first = 0; first < visible.queries; first += kQueryBlock) {
+    const size_t last = std::min(first + kQueryBlock, visible.queries) - 1;
+    keys += std::max(visible.end(last), visible.begin(first)) - visible.begin(first);
+  }
+  return 2 * group * keys <= 3 * visible.keys;
+}
+
+}  // namespace
+
 void forward(const SoftmaxPart& part, MutView4 out, MutView3 logsumexp, Start start) {
   const size_t dim = static_cast<size_t>(part.q.extent(3)), value_dim = static_cast<size_t>(part.v.extent(3));
   const int64_t groups = part.k.extent(2), group = part.q.extent(2) / groups;
   const bool masked = !part.key_bias.absent() || !part.valid.absent();
   const size_t floats_per_key = dim + round_up(value_dim, 16) + (masked ? 1 : 0);
   size_t packed_keys = 0;
-  for (const PartSequence& s : part.sequences) packed_keys += round_up(s.visible.keys, kKeyBlock) * static_cast<size_t>(groups);
+  std::vector<bool> apart;
+  for (const PartSequence& s : part.sequences) {
+    apart.push_back(packs_apart(s.visible, static_cast<size_t>(group)));
+    if (!apart.back()) packed_keys += round_up(s.visible.keys, kKeyBlock) * static_cast<size_t>(groups);
+  }
   const Scratch packed(1, packed_keys * floats_per_key);
   float* free = packed.of(0);
 
   std::vector<PackTask> pack_tasks;
   std::vector<ForwardTask> tasks;
-  for (const PartSequence& s : part.sequences) {
+  std::vector<KeySource> sources;
+  sources.reserve(part.sequences.size() * static_cast<size_t>(groups));  // tasks point into it
+  for (size_t n = 0; n < part.sequences.size(); ++n) {
+    const PartSequence& s = part.sequences[n];
     for (int64_t g = 0; g < groups; ++g) {
       PackedKeys keys{.count = s.visible.keys, .dim = dim, .value_dim = value_dim};
-      const size_t rows = keys.blocks() * kKeyBlock;
-      keys.k = free;
-      keys.v = keys.k + rows * dim;
-      if (masked) keys.bias = keys.v + rows * keys.value_columns();
-      free += rows * floats_per_key;
-      const PackTask pack{.keys = keys,
-                          .k = rows_of<Rows>(part.k, s.batch, s.first_key, g),
-                          .v = rows_of<Rows>(part.v, s.batch, s.first_key, g),
-                          .mask = mask_of(part.valid, part.key_bias, s.batch, s.first_key, g)};
-      for (size_t block = 0; block < keys.blocks(); ++block) {
-        pack_tasks.push_back(pack);
-        pack_tasks.back().block = block;
+      sources.push_back({.k = rows_of<Rows>(part.k, s.batch, s.first_key, g),
+                         .v = rows_of<Rows>(part.v, s.batch, s.first_key, g),
+                         .mask = mask_of(part.valid, part.key_bias, s.batch, s.first_key, g)});
+      if (!apart[n]) {
+        const size_t rows = keys.blocks() * kKeyBlock;
+        keys.k = free;
+        keys.v = keys.k + rows * dim;
+        if (masked) keys.bias = keys.v + rows * keys.value_columns();
+        free += rows * floats_per_key;
+        for (size_t block = 0; block < keys.blocks(); ++block) {
+          pack_tasks.push_back({.keys = keys, .block = block, .source = sources.back()});
+        }
       }
       for (int64_t h = g * group; h < (g + 1) * group; ++h) {
         for (size_t first = 0; first < s.visible.queries; first += kQueryBlock) {
           tasks.push_back({.keys = keys,
+                           .unpacked = apart[n] ? &sources.back() : nullptr,
+                           .masked = masked,
                            .visible = s.visible,
                            .first = first,
                            .count = std::min(kQueryBlock, s.visible.queries - first),

@@ -44,7 +44,7 @@ struct Merge {
 };
 
 void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, size_t end, const float* reach,
-              const PackedState& state, float* scratch, ClampCount& clamps) {
+              const AfterRead& after, const PackedState& state, float* scratch, ClampCount& clamps) {
   const Tag d;
   Arena arena(scratch);
   const ChunkBuffers buffers(arena, problem, problem.group * kReadChunks, 0);
@@ -98,9 +98,16 @@ void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, si
       }
       if (!holds_something) continue;
       Ahead ahead;
-      const size_t next = HWY_MIN(first + kReadChunks * kPanel, end), next_count = HWY_MIN(kReadChunks * kPanel, end - next);
-      ahead.add(head.q, next, next_count, problem.map.dim);
-      ahead.add(head.out, next, next_count, problem.value_dim);
+      const size_t next = first + kReadChunks * kPanel;
+      if (next < end) {
+        ahead.add(head.q, next, HWY_MIN(kReadChunks * kPanel, end - next), problem.map.dim);
+        ahead.add(head.out, next, HWY_MIN(kReadChunks * kPanel, end - next), problem.value_dim);
+      } else {
+        if (g == 0) ahead.add(problem.k, after.keys_begin, after.keys_end - after.keys_begin, problem.map.dim);
+        if (g == 0) ahead.add(problem.v, after.keys_begin, after.keys_end - after.keys_begin, problem.value_dim);
+        ahead.add(head.q, after.queries_begin, after.queries_end - after.queries_begin, problem.map.dim);
+        ahead.add(head.out, after.queries_begin, after.queries_end - after.queries_begin, problem.value_dim);
+      }
       for (size_t p = 0; p < panels; ++p) {
         const float* sums = state.sums + p * features * kPanel;
         for (size_t c = 0; c < chunks; ++c) {
@@ -321,8 +328,8 @@ HWY_EXPORT(far_backward_scratch);
 HWY_EXPORT(far_step);
 
 void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, size_t end, const float* reach,
-              const PackedState& state, float* scratch, ClampCount& clamps) {
-  chosen(HWY_DISPATCH_TABLE(far_read))(problem, far, begin, end, reach, state, scratch, clamps);
+              const AfterRead& after, const PackedState& state, float* scratch, ClampCount& clamps) {
+  chosen(HWY_DISPATCH_TABLE(far_read))(problem, far, begin, end, reach, after, state, scratch, clamps);
 }
 
 void far_read_backward(const LinearProblem& problem, size_t begin, size_t end, const float* reach, const PackedState& state,

@@ -20,10 +20,16 @@ struct FarHead {
   MutRows logsumexp;    // [T, 1]; in: of the exact part, out: of the whole
 };
 
+// What comes after a read: rows that are asked for before they are needed.
+struct AfterRead {
+  size_t keys_begin = 0, keys_end = 0;        // to be folded
+  size_t queries_begin = 0, queries_end = 0;  // to read next
+};
+
 // Queries [begin, end) of all heads read `state` and merge: out holds the exact part and then the whole. `reach` [T]: e_t.
 // Denominators are written where heads have a place for them. Tokens that are not valid give 0.
 void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, size_t end, const float* reach,
-              const PackedState& state, float* scratch, ClampCount& clamps);
+              const AfterRead& after, const PackedState& state, float* scratch, ClampCount& clamps);
 
 // Gradient of the queries of far_read. `h` [T] receives phi(q_t) . dphi(q_t) summed over heads; summed over tokens it is what
 // `dlog_scale` [group] grows by.

@@ -43,12 +43,17 @@ struct PackedKeys {
   float* bias_block(size_t block) const { return bias == nullptr ? nullptr : bias + block * kKeyBlock; }
 };
 
+// Keys as they come.
+struct KeySource {
+  Rows k, v;  // of the whole sequence
+  KeyMask mask;
+};
+
 // Packs one block of keys.
 struct PackTask {
   PackedKeys keys;
   size_t block = 0;
-  Rows k, v;  // of the whole sequence
-  KeyMask mask;
+  KeySource source;
 };
 
 // The keys [begin(i), end(i)) that query i of a sequence sees. Neither end ever moves back as i grows.
@@ -123,6 +128,8 @@ struct Visibility {
 // A block of at most kQueryBlock queries of one head against all the keys that it sees.
 struct ForwardTask {
   PackedKeys keys;
+  const KeySource* unpacked = nullptr;  // keys that no other task shares: packed here, block by block, while they are in cache
+  bool masked = false;                  // of these: some have a bias or take no part
   Visibility visible;
   size_t first = 0, count = 0;  // queries of the sequence
   float scale = 1;
@@ -136,7 +143,8 @@ struct ForwardTask {
 // Floats of scratch for one worker of either kind of task.
 inline size_t pack_scratch(size_t dim, size_t value_dim) { return 17 * (std::max(dim, value_dim) + 16); }
 inline size_t forward_scratch(size_t dim, size_t value_dim) {
-  return kQueryBlock * (dim + kKeyBlock + round_up(value_dim, 16) + 3);
+  return kQueryBlock * (dim + kKeyBlock + round_up(value_dim, 16) + 3) + kKeyBlock * (dim + round_up(value_dim, 16) + 1) +
+         pack_scratch(dim, value_dim);
 }
 
 void pack_keys(const PackTask& task, float* scratch);
