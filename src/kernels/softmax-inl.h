@@ -79,22 +79,22 @@ HWY_INLINE void add_scaled(const float* HWY_RESTRICT in, float scale, size_t dim
   for (; i < dim; ++i) rows.set(t, i, rows.readable().at(t, i) + scale * in[i]);
 }
 
-void pack_block(const PackTask& task, float* scratch) {
-  const PackedKeys& keys = task.keys;
-  const size_t begin = task.block * kKeyBlock;
+// The keys from `begin` on, as block `block`.
+inline HWY_NOINLINE void pack_rows(const PackedKeys& keys, size_t block, size_t begin, const Rows& k_rows, const Rows& v_rows,
+                                   const KeyMask& mask, float* scratch) {
   const size_t end = std::min(begin + kKeyBlock, keys.count);
   float* zeros = scratch;
   float* staging = zeros + std::max(keys.dim, keys.value_dim) + kPanel;
   for (size_t i = 0; i < std::max(keys.dim, keys.value_dim); ++i) zeros[i] = 0.0f;
-  float* bias = keys.bias_block(task.block);
+  float* bias = keys.bias_block(block);
   for (size_t j = begin; j < end; j += kPanel) {
     bool takes_part[kPanel];
-    for (size_t t = 0; t < kPanel; ++t) takes_part[t] = j + t < end && task.mask.takes_part(j + t);
-    const Chunk k = gather(task.k, j, takes_part, keys.dim, zeros, staging);
-    transpose(k, keys.dim, keys.k_block(task.block) + (j - begin) * keys.dim);
-    const Chunk v = gather(task.v, j, takes_part, keys.value_dim, zeros, staging);
+    for (size_t t = 0; t < kPanel; ++t) takes_part[t] = j + t < end && mask.takes_part(j + t);
+    const Chunk k = gather(k_rows, j, takes_part, keys.dim, zeros, staging);
+    transpose(k, keys.dim, keys.k_block(block) + (j - begin) * keys.dim);
+    const Chunk v = gather(v_rows, j, takes_part, keys.value_dim, zeros, staging);
     for (size_t t = 0; t < kPanel && j + t < end; ++t) {
-      float* out = keys.v_block(task.block) + (j - begin + t) * kPanel;
+      float* out = keys.v_block(block) + (j - begin + t) * kPanel;
       for (size_t c = 0; c < keys.value_dim; c += kPanel, out += kKeyBlock * kPanel) {
         if (c + kPanel <= keys.value_dim) {
           Row row;
@@ -107,10 +107,14 @@ void pack_block(const PackTask& task, float* scratch) {
     }
     if (bias == nullptr) continue;
     for (size_t t = 0; t < kPanel; ++t) {
-      const bool biased = takes_part[t] && task.mask.bias.data != nullptr;
-      bias[j - begin + t] = biased ? task.mask.bias.at(j + t, 0) : (takes_part[t] ? 0.0f : kMinusInfinity);
+      const bool biased = takes_part[t] && mask.bias.data != nullptr;
+      bias[j - begin + t] = biased ? mask.bias.at(j + t, 0) : (takes_part[t] ? 0.0f : kMinusInfinity);
     }
   }
+}
+
+void pack_block(const PackTask& task, float* scratch) {
+  pack_rows(task.keys, task.block, task.block * kKeyBlock, task.k, task.v, task.mask, scratch);
 }
 
 // Adds `bias` (may be null) to a row of scores, and returns the greatest. `width` is a multiple of 16.
@@ -170,8 +174,20 @@ HWY_INLINE Seen seen_of(const Visibility& visible, size_t i, size_t block_begin,
   return seen.begin < seen.end ? seen : Seen{seen.end, seen.end};
 }
 
+// scores[i][left, width) = q_i . k_j for the rows of a tile; `k` is a packed block.
+template <size_t kTileRows>
+HWY_INLINE void score_tile(const float* HWY_RESTRICT q, size_t dim, const float* HWY_RESTRICT k, size_t left, size_t width,
+                           float* HWY_RESTRICT scores) {
+  for (size_t j = left; j < width; j += kPanel) {
+    Tile<kTileRows> tile;
+    tile.zero();
+    tile.multiply(dim, q, dim, UnitStride(), k + j * dim, kPanel);
+    tile.store(scores + j, kKeyBlock);
+  }
+}
+
 void forward_block(const ForwardTask& task, float* scratch) {
-  const PackedKeys& keys = task.keys;
+  PackedKeys keys = task.keys;
   const size_t dim = keys.dim, columns = keys.value_columns(), queries = task.count;
   float* q = scratch;                             // [queries][dim]
   float* scores = q + kQueryBlock * dim;          // [queries][kKeyBlock]
@@ -180,6 +196,13 @@ void forward_block(const ForwardTask& task, float* scratch) {
   float* sum = greatest + kQueryBlock;            // [queries]
   float* shrink = sum + kQueryBlock;              // [queries]
   Seen seen[kQueryBlock];
+  float* own_block = shrink + kQueryBlock;  // [kKeyBlock][dim + columns + 1]
+  float* own_scratch = own_block + kKeyBlock * (dim + columns + 1);
+  if (task.packs) {
+    keys.k = own_block;
+    keys.v = keys.k + kKeyBlock * dim;
+    if (task.mask.present()) keys.bias = keys.v + kKeyBlock * columns;
+  }
 
   const auto query_bias = [&](size_t i)
                               HWY_ATTR { return task.query_bias.data == nullptr ? 0.0f : task.query_bias.at(task.first + i, 0); };
@@ -200,19 +223,15 @@ void forward_block(const ForwardTask& task, float* scratch) {
 
   const size_t end = task.visible.end(task.first + queries - 1);
   for (size_t begin = task.visible.begin(task.first) / kKeyBlock * kKeyBlock; begin < end; begin += kKeyBlock) {
-    const size_t block = begin / kKeyBlock;
+    const size_t block = task.packs ? 0 : begin / kKeyBlock;
+    if (task.packs) pack_rows(keys, 0, begin, task.k, task.v, task.mask, own_scratch);
     for (size_t i = 0; i < queries; ++i) seen[i] = seen_of(task.visible, task.first + i, begin, kKeyBlock);
     const float* bias = keys.bias_block(block);
     const float* k = keys.k_block(block);
     for_query_tiles(task.visible, queries, [&]<size_t kTileRows>(size_t m, TileShape<kTileRows>) HWY_ATTR {
       const size_t left = seen[m].begin / kPanel * kPanel, width = round_up(seen[m + kTileRows - 1].end, kPanel);
       if (width <= left) return;
-      for (size_t j = left; j < width; j += kPanel) {
-        Tile<kTileRows> tile;
-        tile.zero();
-        tile.multiply(dim, q + m * dim, dim, UnitStride(), k + j * dim, kPanel);
-        tile.store(scores + m * kKeyBlock + j, kKeyBlock);
-      }
+      score_tile<kTileRows>(q + m * dim, dim, k, left, width, scores + m * kKeyBlock);
       for (size_t i = m; i < m + kTileRows; ++i) {
         float* row = scores + i * kKeyBlock;
         for (size_t j = left; j < seen[i].begin; ++j) row[j] = kMinusInfinity;

@@ -26,6 +26,7 @@ struct KeyMask {
   int64_t valid_stride = 0;
   Rows bias;  // [keys, 1]
 
+  bool present() const { return valid != nullptr || bias.data != nullptr; }
   bool takes_part(size_t j) const { return valid == nullptr || valid[static_cast<int64_t>(j) * valid_stride] != 0; }
 };
 
@@ -123,6 +124,9 @@ struct Visibility {
 // A block of at most kQueryBlock queries of one head against all the keys that it sees.
 struct ForwardTask {
   PackedKeys keys;
+  Rows k, v;  // of the whole sequence; read where `packs` alone, as is the mask
+  KeyMask mask;
+  bool packs = false;  // no other task reads these keys: they are packed block by block, into scratch, as they are needed
   Visibility visible;
   size_t first = 0, count = 0;  // queries of the sequence
   float scale = 1;
@@ -136,11 +140,30 @@ struct ForwardTask {
 // Floats of scratch for one worker of either kind of task.
 inline size_t pack_scratch(size_t dim, size_t value_dim) { return 17 * (std::max(dim, value_dim) + 16); }
 inline size_t forward_scratch(size_t dim, size_t value_dim) {
-  return kQueryBlock * (dim + kKeyBlock + round_up(value_dim, 16) + 3);
+  const size_t columns = round_up(value_dim, 16);
+  return kQueryBlock * (dim + kKeyBlock + columns + 3) + kKeyBlock * (dim + columns + 1) + pack_scratch(dim, value_dim);
 }
 
 void pack_keys(const PackTask& task, float* scratch);
 void softmax_forward(const ForwardTask& task, float* scratch);
+
+// Draws keys from the rows of a softmax whose logsumexp is known: of draw t of query i, the first key at which the sum of
+// probabilities exceeds uniforms[t]; the last one that takes part where rounding leaves none, -1 where there is none.
+struct DrawTask {
+  PackedKeys keys;
+  KeyMask mask;
+  Visibility visible;
+  size_t first = 0, count = 0;  // queries of the sequence, at most kQueryBlock
+  float scale = 1;
+  Rows q, logsumexp;  // of the whole sequence
+  size_t draws = 0;
+  const double* uniforms = nullptr;  // [count, draws]
+  int32_t* drawn = nullptr;          // [count, draws]: keys of the sequence
+};
+
+inline size_t draw_scratch(size_t dim) { return kQueryBlock * (dim + kKeyBlock); }
+
+void softmax_draw(const DrawTask& task, float* scratch);
 
 // Gradients. Queries are packed once, in rows padded with zeros to a multiple of 16 columns; the gradient of the queries is
 // summed there too.
