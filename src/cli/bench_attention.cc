@@ -7,6 +7,7 @@
 #include "cli/attention_ops.h"
 #include "cli/bench.h"
 #include "cli/command.h"
+#include "cli/gnuplot.h"
 #include "cli/plot.h"
 #include "raffia/state.h"
 
@@ -100,7 +101,7 @@ BenchGroup group_at(const Flags& flags, int64_t length) {
 
 void run(Flags& flags) {
   check(flags.bench);
-  if (!flags.plot.empty()) require_gnuplot();
+  if (!flags.plot.empty()) require_gnuplot("--plot");
   std::vector<BenchGroup> groups;
   for (const int64_t length : flags.bench.lengths) groups.push_back(group_at(flags, length));
   const std::vector<Record> records = run_bench(std::move(groups), flags.bench);

@@ -10,6 +10,7 @@ namespace raffia::cli {
 
 using Run = std::function<void()>;
 
+Run add_approx(CLI::App& app);
 Run add_bench_attention(CLI::App& app);
 Run add_bench_decode(CLI::App& app);
 Run add_info(CLI::App& app);

@@ -35,6 +35,9 @@ constexpr Command kCommands[] = {
      add_bench_attention},
     {"bench", "decode", "Time one decoding step at a given depth",
      "raffia bench decode --ops softmax,rfa_gate --input features,qk --lengths 512,2048,8192 --json", add_bench_decode},
+    {nullptr, "approx", "Measure how far estimators are from exact attention, and how fast",
+     "raffia approx --data walk --scale 1,2 --estimators rfa:log=true,lara,eva,ra --samples 16,64,256 --plot error.svg",
+     add_approx},
     {nullptr, "info", "Show version, instruction sets, threads, caches and compiler", "raffia info --json", add_info},
 };
 

@@ -1,18 +1,14 @@
 #include "cli/plot.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <set>
 #include <sstream>
 #include <utility>
 
-#include "raffia/error.h"
+#include "cli/gnuplot.h"
 
 namespace raffia::cli {
 namespace {
@@ -122,13 +118,6 @@ std::vector<Mark> marks_of(const std::vector<Curve>& curves) {
   return marks;
 }
 
-// In gnuplot's single quotes nothing but the quote itself is special.
-std::string quoted(const std::string& text) {
-  std::string result = "'";
-  for (const char c : text) result += c == '\'' ? "''" : std::string(1, c);
-  return result + "'";
-}
-
 std::string script_of(const std::vector<Curve>& curves, const std::string& prefix) {
   std::ostringstream out;
   for (size_t i = 0; i < curves.size(); ++i) {
@@ -174,11 +163,7 @@ std::string script_of(const std::vector<Curve>& curves, const std::string& prefi
                                 5 + 2 * (i % 4), dash, colour_of(like.op), quoted(curve_title(curves[i], curves))));
   }
   const std::string plot = fmt::format("plot {}\n", fmt::join(parts, ", "));
-  out << "set terminal svg size 960,600 font 'Helvetica,15' background rgb 'white' dynamic\n"
-      << "set output " << quoted(prefix + ".svg") << '\n'
-      << plot << "set terminal pngcairo size 1440,900 font 'Sans,19' linewidth 1.5 pointscale 1.5\n"
-      << "set output " << quoted(prefix + ".png") << '\n'
-      << plot << "set output\n";
+  out << on_both_terminals(plot, prefix);
   return out.str();
 }
 
@@ -200,24 +185,9 @@ std::optional<double> crossover(std::span<const CurvePoint> softmax, std::span<c
   return found;
 }
 
-void require_gnuplot() {
-  const char* path = std::getenv("PATH");
-  std::istringstream directories(path == nullptr ? "" : path);
-  for (std::string directory; std::getline(directories, directory, ':');) {
-    if (access((std::filesystem::path(directory) / "gnuplot").c_str(), X_OK) == 0) return;
-  }
-  throw Error("--plot: gnuplot is not installed; it is in the package gnuplot-nox (apt-get install gnuplot-nox)");
-}
-
 void plot_crossover(std::span<const Record> records, const std::string& prefix) {
   if (records.empty()) return;
-  require_gnuplot();
-  const std::string script = script_of(curves_of(records), prefix);
-  FILE* gnuplot = popen("gnuplot", "w");
-  if (gnuplot == nullptr) throw IoError("--plot: gnuplot could not be started");
-  const bool is_written = std::fwrite(script.data(), 1, script.size(), gnuplot) == script.size();
-  if (pclose(gnuplot) != 0 || !is_written)
-    throw IoError(fmt::format("--plot: gnuplot could not write {}.svg and {}.png", prefix, prefix));
+  run_gnuplot(script_of(curves_of(records), prefix), "--plot", prefix);
 }
 
 }  // namespace raffia::cli

@@ -20,9 +20,6 @@ struct CurvePoint {
 // points of the log-log plot. None where the order does not change from slower to faster.
 std::optional<double> crossover(std::span<const CurvePoint> softmax, std::span<const CurvePoint> other);
 
-// Throws Error, naming the package, where gnuplot is not installed.
-void require_gnuplot();
-
 // Writes PREFIX.svg and PREFIX.png: a curve per contender, crossovers with softmax marked.
 void plot_crossover(std::span<const Record> records, const std::string& prefix);
 

@@ -7,7 +7,8 @@
 #include <ostream>
 #include <span>
 #include <string>
-#include <vector>
+
+#include "cli/table.h"
 
 namespace raffia::cli {
 
@@ -32,14 +33,7 @@ struct Record {
   std::optional<double> bandwidth_fraction;  // decode, softmax
 };
 
-enum class Format : uint8_t { markdown, csv, json };
-
-// JSON: an array of objects. CSV: a header and a line per record. Markdown: a line with what all records share, then a table
-// of the rest.
 void print_records(std::span<const Record> records, Format format, std::ostream& out);
-
-// "31.6 ms", "5.45 us".
-std::string human_seconds(double seconds);
 
 }  // namespace raffia::cli
 

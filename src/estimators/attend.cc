@@ -57,6 +57,52 @@ Report attend_linear(const Estimator& estimator, const AttendInputs& inputs, Mut
   return gated_attention(q, k, v, inputs.gate_logits, map, state, out, op);
 }
 
+// Positive features in log space are LARA whose proposals know nothing of the tokens.
+Report attend_lara(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
+  const bool is_rfa = estimator.kind == EstimatorKind::rfa;
+  const LaraOptions op{.samples = estimator.samples.value_or(64),
+                       .samples_per_proposal = estimator.per_proposal,
+                       .proposals = is_rfa ? Proposals::standard : estimator.proposals,
+                       .weights = estimator.weights,
+                       .mis_opt_strength = estimator.strength,
+                       .mean = estimator.mean,
+                       .draws = estimator.draws,
+                       .scale = options.scale};
+  lara_attention(inputs.q, inputs.k, inputs.v, out, with_common(with_stream(op, estimator), options));
+  return {};
+}
+
+Report attend_causal_eva(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
+  const CausalEvaOptions op{.window = estimator.window,
+                            .chunk = estimator.chunk,
+                            .summaries = estimator.samples.value_or(256),
+                            .features = estimator.features,
+                            .decay = estimator.decay,
+                            .draws = estimator.draws,
+                            .scale = options.scale};
+  causal_eva_attention(inputs.q, inputs.k, inputs.v, nullptr, out, with_common(with_stream(op, estimator), options));
+  return {};
+}
+
+Report attend_hybrid(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
+  constexpr float kLogScale = -2;
+  const std::vector<float> log_scale(static_cast<size_t>(inputs.q.extent(2)), kLogScale);
+  HybridInputs op_inputs{.q = inputs.q,
+                         .k = inputs.k,
+                         .v = inputs.v,
+                         .gate_logits = inputs.gate_logits,
+                         .log_scale = inputs.log_scale,
+                         .q_far = inputs.q_far,
+                         .k_far = inputs.k_far};
+  if (inputs.log_scale.absent()) op_inputs.log_scale = {log_scale.data(), {inputs.q.extent(2)}};
+  const View4 folded = inputs.k_far.absent() ? inputs.k : inputs.k_far;
+  std::optional<FeatureMap> own;
+  const FeatureMap& map =
+      inputs.map != nullptr ? *inputs.map : own.emplace(estimator.make_map(folded.extent(3), folded.extent(2)));
+  return hybrid_attention(op_inputs, map, nullptr, out,
+                          with_common(HybridOptions{.window = estimator.window, .scale = options.scale}, options));
+}
+
 }  // namespace
 
 Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
@@ -72,18 +118,22 @@ Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 o
     case EstimatorKind::window:
       return attend_softmax(estimator, inputs, out, options);
     case EstimatorKind::rfa:
-      if (!estimator.log) return attend_linear(estimator, inputs, out, options);
-      break;
+      return estimator.log ? attend_lara(estimator, inputs, out, options) : attend_linear(estimator, inputs, out, options);
     case EstimatorKind::rfa_gate:
       return attend_linear(estimator, inputs, out, options);
     case EstimatorKind::hybrid:
-    case EstimatorKind::ra:
+      return attend_hybrid(estimator, inputs, out, options);
     case EstimatorKind::lara:
+      if (!options.causal) return attend_lara(estimator, inputs, out, options);
+      break;
     case EstimatorKind::eva:
+      if (options.causal) return attend_causal_eva(estimator, inputs, out, options);
+      break;
+    case EstimatorKind::ra:
       break;
   }
   throw InvalidArgument(
-      fmt::format("attend: {} has no operation yet, expected softmax, window, rfa or rfa_gate", to_string(estimator)));
+      fmt::format("attend: {} has no {} operation yet", to_string(estimator), options.causal ? "causal" : "bidirectional"));
 }
 
 }  // namespace raffia

@@ -18,142 +18,122 @@ KeyMask mask_of(View2 valid, View3 key_bias, int64_t b, int64_t t, int64_t g) {
 
 namespace {
 
-// Whether one block of queries alone reads the keys of a head: then it packs them as it goes, and they never leave the cache.
-bool packs_as_it_goes(const SoftmaxPart& part, const PartSequence& s) {
-  return part.q.extent(2) == part.k.extent(2) && s.visible.queries <= kQueryBlock;
+// Packing costs about as much as 16 queries do. Where few tasks share keys, each packs its own while they are in cache; otherwise
+// keys are packed once for all.
+bool packs_apart(const Visibility& visible, size_t group) {
+  size_t keys = 0;
+  for (size_t first = 0; first < visible.queries; first += kQueryBlock) {
+    const size_t last = std::min(first + kQueryBlock, visible.queries) - 1;
+    keys += std::max(visible.end(last), visible.begin(first)) - visible.begin(first);
+  }
+  return 2 * group * keys <= 3 * visible.keys;
 }
-
-// The keys of all sequences and heads, packed, but for sequences that `left_out` names.
-class PackedPart {
- public:
-  template <class LeftOut>
-  PackedPart(const SoftmaxPart& part, size_t value_dim, const LeftOut& left_out)
-      : groups_(part.k.extent(2)), memory_(1, floats(part, value_dim, left_out)) {
-    const size_t dim = static_cast<size_t>(part.q.extent(3));
-    float* free = memory_.of(0);
-    std::vector<PackTask> tasks;
-    for (const PartSequence& s : part.sequences) {
-      for (int64_t g = 0; g < groups_; ++g) {
-        PackedKeys keys{.count = s.visible.keys, .dim = dim, .value_dim = value_dim};
-        if (!left_out(s)) {
-          const size_t rows = keys.blocks() * kKeyBlock;
-          keys.k = free;
-          keys.v = keys.k + rows * dim;
-          if (masked(part)) keys.bias = keys.v + rows * keys.value_columns();
-          free += rows * floats_per_key(part, value_dim);
-          for (size_t block = 0; block < keys.blocks(); ++block) {
-            tasks.push_back({.keys = keys,
-                             .block = block,
-                             .k = rows_of<Rows>(part.k, s.batch, s.first_key, g),
-                             .v = rows_of<Rows>(part.v, s.batch, s.first_key, g),
-                             .mask = mask_of(part.valid, part.key_bias, s.batch, s.first_key, g)});
-          }
-        }
-        keys_.push_back(keys);
-      }
-    }
-    part.workers.run(tasks, Scratch(part.workers.count(), pack_scratch(dim, value_dim)), pack_keys);
-  }
-
-  const PackedKeys& of(size_t sequence, int64_t g) const {
-    return keys_[sequence * static_cast<size_t>(groups_) + static_cast<size_t>(g)];
-  }
-
- private:
-  static bool masked(const SoftmaxPart& part) { return !part.key_bias.absent() || !part.valid.absent(); }
-  static size_t floats_per_key(const SoftmaxPart& part, size_t value_dim) {
-    return static_cast<size_t>(part.q.extent(3)) + round_up(value_dim, 16) + (masked(part) ? 1 : 0);
-  }
-  template <class LeftOut>
-  static size_t floats(const SoftmaxPart& part, size_t value_dim, const LeftOut& left_out) {
-    size_t keys = 0;
-    for (const PartSequence& s : part.sequences) {
-      if (!left_out(s)) keys += round_up(s.visible.keys, kKeyBlock) * static_cast<size_t>(part.k.extent(2));
-    }
-    return keys * floats_per_key(part, value_dim);
-  }
-
-  int64_t groups_;
-  Scratch memory_;
-  std::vector<PackedKeys> keys_;  // [sequences, groups]
-};
 
 }  // namespace
 
 void forward(const SoftmaxPart& part, MutView4 out, MutView3 logsumexp, Start start) {
   const size_t dim = static_cast<size_t>(part.q.extent(3)), value_dim = static_cast<size_t>(part.v.extent(3));
-  const int64_t heads = part.q.extent(2), group = heads / part.k.extent(2);
-  const PackedPart packed(part, value_dim, [&](const PartSequence& s) { return packs_as_it_goes(part, s); });
+  const int64_t groups = part.k.extent(2), group = part.q.extent(2) / groups;
+  const bool masked = !part.key_bias.absent() || !part.valid.absent();
+  const size_t floats_per_key = dim + round_up(value_dim, 16) + (masked ? 1 : 0);
+  size_t packed_keys = 0;
+  std::vector<bool> apart;
+  for (const PartSequence& s : part.sequences) {
+    apart.push_back(packs_apart(s.visible, static_cast<size_t>(group)));
+    if (!apart.back()) packed_keys += round_up(s.visible.keys, kKeyBlock) * static_cast<size_t>(groups);
+  }
+  const Scratch packed(1, packed_keys * floats_per_key);
+  float* free = packed.of(0);
+
+  std::vector<PackTask> pack_tasks;
   std::vector<ForwardTask> tasks;
+  std::vector<KeySource> sources;
+  sources.reserve(part.sequences.size() * static_cast<size_t>(groups));  // tasks point into it
   for (size_t n = 0; n < part.sequences.size(); ++n) {
     const PartSequence& s = part.sequences[n];
-    for (int64_t h = 0; h < heads; ++h) {
-      const int64_t g = h / group;
-      for (size_t first = 0; first < s.visible.queries; first += kQueryBlock) {
-        tasks.push_back({.keys = packed.of(n, g),
-                         .k = rows_of<Rows>(part.k, s.batch, s.first_key, g),
+    for (int64_t g = 0; g < groups; ++g) {
+      PackedKeys keys{.count = s.visible.keys, .dim = dim, .value_dim = value_dim};
+      sources.push_back({.k = rows_of<Rows>(part.k, s.batch, s.first_key, g),
                          .v = rows_of<Rows>(part.v, s.batch, s.first_key, g),
-                         .mask = mask_of(part.valid, part.key_bias, s.batch, s.first_key, g),
-                         .packs = packs_as_it_goes(part, s),
-                         .visible = s.visible,
-                         .first = first,
-                         .count = std::min(kQueryBlock, s.visible.queries - first),
-                         .scale = part.scale,
-                         .q = rows_of<Rows>(part.q, s.batch, s.first_query, h),
-                         .query_bias = column_of<Rows>(part.query_bias, s.batch, s.first_query, h),
-                         .out = rows_of<MutRows>(out, s.batch, s.first_query, h),
-                         .logsumexp = column_of<MutRows>(logsumexp, s.batch, s.first_query, h),
-                         .resume = start == Start::resume});
+                         .mask = mask_of(part.valid, part.key_bias, s.batch, s.first_key, g)});
+      if (!apart[n]) {
+        const size_t rows = keys.blocks() * kKeyBlock;
+        keys.k = free;
+        keys.v = keys.k + rows * dim;
+        if (masked) keys.bias = keys.v + rows * keys.value_columns();
+        free += rows * floats_per_key;
+        for (size_t block = 0; block < keys.blocks(); ++block) {
+          pack_tasks.push_back({.keys = keys, .block = block, .source = sources.back()});
+        }
+      }
+      for (int64_t h = g * group; h < (g + 1) * group; ++h) {
+        for (size_t first = 0; first < s.visible.queries; first += kQueryBlock) {
+          tasks.push_back({.keys = keys,
+                           .unpacked = apart[n] ? &sources.back() : nullptr,
+                           .masked = masked,
+                           .visible = s.visible,
+                           .first = first,
+                           .count = std::min(kQueryBlock, s.visible.queries - first),
+                           .scale = part.scale,
+                           .q = rows_of<Rows>(part.q, s.batch, s.first_query, h),
+                           .query_bias = column_of<Rows>(part.query_bias, s.batch, s.first_query, h),
+                           .out = rows_of<MutRows>(out, s.batch, s.first_query, h),
+                           .logsumexp = column_of<MutRows>(logsumexp, s.batch, s.first_query, h),
+                           .resume = start == Start::resume});
+        }
       }
     }
   }
-  part.workers.run(tasks, Scratch(part.workers.count(), forward_scratch(dim, value_dim)), softmax_forward);
+  const Scratch scratch(part.workers.count(), std::max(pack_scratch(dim, value_dim), forward_scratch(dim, value_dim)));
+  part.workers.run(pack_tasks, scratch, pack_keys);
+  part.workers.run(tasks, scratch, softmax_forward);
 }
 
 void draw_keys(const SoftmaxPart& part, View3 logsumexp, int64_t draws,
                const std::function<double(int64_t i, int64_t h, int64_t t)>& uniform, std::span<int32_t> drawn) {
   const size_t dim = static_cast<size_t>(part.q.extent(3)), each = static_cast<size_t>(draws);
   const int64_t heads = part.q.extent(2), group = heads / part.k.extent(2);
-  const PackedPart packed(part, 0, [](const PartSequence&) { return false; });
-  struct Place {
-    size_t sequence;
+  struct Block {
+    const PartSequence* sequence;
     int64_t head;
     size_t first;
   };
-  std::vector<Place> places;
-  for (size_t n = 0; n < part.sequences.size(); ++n) {
+  std::vector<Block> blocks;
+  for (const PartSequence& s : part.sequences) {
     for (int64_t h = 0; h < heads; ++h) {
-      for (size_t first = 0; first < part.sequences[n].visible.queries; first += kQueryBlock) places.push_back({n, h, first});
+      for (size_t first = 0; first < s.visible.queries; first += kQueryBlock) blocks.push_back({&s, h, first});
     }
   }
   // Per worker: uniforms (doubles), keys drawn (as wide as floats), then what the kernel needs.
   const Scratch scratch(part.workers.count(), 3 * kQueryBlock * each + draw_scratch(dim));
-  part.workers.run(places, scratch, [&](const Place& place, float* memory) {
-    const PartSequence& s = part.sequences[place.sequence];
-    const size_t count = std::min(kQueryBlock, s.visible.queries - place.first);
+  part.workers.run(blocks, scratch, [&](const Block& block, float* memory) {
+    const PartSequence& s = *block.sequence;
+    const size_t count = std::min(kQueryBlock, s.visible.queries - block.first);
     double* uniforms = reinterpret_cast<double*>(memory);
     int32_t* keys = reinterpret_cast<int32_t*>(memory + 2 * kQueryBlock * each);
     for (size_t i = 0; i < count; ++i) {
       for (size_t t = 0; t < each; ++t) {
-        uniforms[i * each + t] = uniform(static_cast<int64_t>(place.first + i), place.head, static_cast<int64_t>(t));
+        uniforms[i * each + t] = uniform(static_cast<int64_t>(block.first + i), block.head, static_cast<int64_t>(t));
       }
     }
-    const int64_t g = place.head / group;
-    softmax_draw({.keys = packed.of(place.sequence, g),
-                  .mask = mask_of(part.valid, part.key_bias, s.batch, s.first_key, g),
+    const int64_t g = block.head / group;
+    softmax_draw({.source = {.k = rows_of<Rows>(part.k, s.batch, s.first_key, g),
+                             .mask = mask_of(part.valid, part.key_bias, s.batch, s.first_key, g)},
+                  .masked = !part.key_bias.absent() || !part.valid.absent(),
                   .visible = s.visible,
-                  .first = place.first,
+                  .first = block.first,
                   .count = count,
+                  .dim = dim,
                   .scale = part.scale,
-                  .q = rows_of<Rows>(part.q, s.batch, s.first_query, place.head),
-                  .logsumexp = column_of<Rows>(logsumexp, s.batch, s.first_query, place.head),
+                  .q = rows_of<Rows>(part.q, s.batch, s.first_query, block.head),
+                  .logsumexp = column_of<Rows>(logsumexp, s.batch, s.first_query, block.head),
                   .draws = each,
                   .uniforms = uniforms,
                   .drawn = keys},
                  memory + 3 * kQueryBlock * each);
     for (size_t i = 0; i < count; ++i) {
-      const int64_t t = s.first_query + static_cast<int64_t>(place.first + i);
-      const int64_t row = (s.batch * part.q.extent(1) + t) * heads + place.head;
+      const int64_t t = s.first_query + static_cast<int64_t>(block.first + i);
+      const int64_t row = (s.batch * part.q.extent(1) + t) * heads + block.head;
       std::copy_n(keys + i * each, each, drawn.begin() + row * draws);
     }
   });
@@ -193,6 +173,9 @@ void backward(const SoftmaxPart& part, View4 out, View3 logsumexp, View4 dout, V
         const PackedQueries packed_queries(count, dim, value_dim, free);
         free += count * floats_per_query;
         heads.push_back({packed_queries, rows_of<MutRows>(gradients.q, s.batch, s.first_query, h), additions.q});
+        const uint8_t* valid = part.query_valid.absent() ? nullptr
+                                                         : static_cast<const uint8_t*>(part.query_valid.data()) +
+                                                               part.query_valid.offset(s.batch, s.first_query);
         for (size_t first = 0; first < count; first += kQueryBlock) {
           pack_tasks.push_back({.queries = packed_queries,
                                 .first = first,
@@ -203,6 +186,8 @@ void backward(const SoftmaxPart& part, View4 out, View3 logsumexp, View4 dout, V
                                 .logsumexp = column_of<Rows>(logsumexp, s.batch, s.first_query, h),
                                 .dout = rows_of<Rows>(dout, s.batch, s.first_query, h),
                                 .query_bias = column_of<Rows>(part.query_bias, s.batch, s.first_query, h),
+                                .valid = valid,
+                                .valid_stride = part.query_valid.stride(1),
                                 .dlogsumexp = column_of<Rows>(dlogsumexp, s.batch, s.first_query, h)});
         }
       }

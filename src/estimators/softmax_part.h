@@ -23,11 +23,12 @@ struct PartSequence {
 };
 
 struct SoftmaxPart {
-  View4 q, k, v;          // [B, Tq, H, D], [B, Tk, G, D], [B, Tk, G, V]; V may be 0 where logsumexp alone is wanted
-  float scale = 1;        // logits are scale q . k + key_bias + query_bias
-  View3 key_bias = {};    // [B, Tk, G]
-  View3 query_bias = {};  // [B, Tq, H]
-  View2 valid = {};       // [B, Tk] u8
+  View4 q, k, v;           // [B, Tq, H, D], [B, Tk, G, D], [B, Tk, G, V]; V may be 0 where logsumexp alone is wanted
+  float scale = 1;         // logits are scale q . k + key_bias + query_bias
+  View3 key_bias = {};     // [B, Tk, G]
+  View3 query_bias = {};   // [B, Tq, H]
+  View2 valid = {};        // [B, Tk] u8
+  View2 query_valid = {};  // [B, Tq] u8: queries that have a gradient; what others hold (NaN even) goes nowhere
   std::vector<PartSequence> sequences;
   Workers workers;
 };

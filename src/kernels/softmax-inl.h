@@ -79,42 +79,42 @@ HWY_INLINE void add_scaled(const float* HWY_RESTRICT in, float scale, size_t dim
   for (; i < dim; ++i) rows.set(t, i, rows.readable().at(t, i) + scale * in[i]);
 }
 
-// The keys from `begin` on, as block `block`.
-inline HWY_NOINLINE void pack_rows(const PackedKeys& keys, size_t block, size_t begin, const Rows& k_rows, const Rows& v_rows,
-                                   const KeyMask& mask, float* scratch) {
-  const size_t end = std::min(begin + kKeyBlock, keys.count);
+// Packs keys [begin, end), at most a block of them, into `k`, `v` and `bias` (may be null).
+inline HWY_NOINLINE void pack_rows(const KeySource& source, size_t dim, size_t value_dim, size_t begin, size_t end, float* k_out,
+                                   float* v_out, float* bias, float* scratch) {
   float* zeros = scratch;
-  float* staging = zeros + std::max(keys.dim, keys.value_dim) + kPanel;
-  for (size_t i = 0; i < std::max(keys.dim, keys.value_dim); ++i) zeros[i] = 0.0f;
-  float* bias = keys.bias_block(block);
+  float* staging = zeros + std::max(dim, value_dim) + kPanel;
+  for (size_t i = 0; i < std::max(dim, value_dim); ++i) zeros[i] = 0.0f;
   for (size_t j = begin; j < end; j += kPanel) {
     bool takes_part[kPanel];
-    for (size_t t = 0; t < kPanel; ++t) takes_part[t] = j + t < end && mask.takes_part(j + t);
-    const Chunk k = gather(k_rows, j, takes_part, keys.dim, zeros, staging);
-    transpose(k, keys.dim, keys.k_block(block) + (j - begin) * keys.dim);
-    const Chunk v = gather(v_rows, j, takes_part, keys.value_dim, zeros, staging);
+    for (size_t t = 0; t < kPanel; ++t) takes_part[t] = j + t < end && source.mask.takes_part(j + t);
+    transpose(gather(source.k, j, takes_part, dim, zeros, staging), dim, k_out + (j - begin) * dim);
+    const Chunk v = gather(source.v, j, takes_part, value_dim, zeros, staging);
     for (size_t t = 0; t < kPanel && j + t < end; ++t) {
-      float* out = keys.v_block(block) + (j - begin + t) * kPanel;
-      for (size_t c = 0; c < keys.value_dim; c += kPanel, out += kKeyBlock * kPanel) {
-        if (c + kPanel <= keys.value_dim) {
+      float* out = v_out + (j - begin + t) * kPanel;
+      for (size_t c = 0; c < value_dim; c += kPanel, out += kKeyBlock * kPanel) {
+        if (c + kPanel <= value_dim) {
           Row row;
           row.load(v.row[t] + c);
           row.store(out);
         } else {
-          for (size_t i = 0; i < kPanel; ++i) out[i] = c + i < keys.value_dim ? v.row[t][c + i] : 0.0f;
+          for (size_t i = 0; i < kPanel; ++i) out[i] = c + i < value_dim ? v.row[t][c + i] : 0.0f;
         }
       }
     }
     if (bias == nullptr) continue;
     for (size_t t = 0; t < kPanel; ++t) {
-      const bool biased = takes_part[t] && mask.bias.data != nullptr;
-      bias[j - begin + t] = biased ? mask.bias.at(j + t, 0) : (takes_part[t] ? 0.0f : kMinusInfinity);
+      const bool biased = takes_part[t] && source.mask.bias.data != nullptr;
+      bias[j - begin + t] = biased ? source.mask.bias.at(j + t, 0) : (takes_part[t] ? 0.0f : kMinusInfinity);
     }
   }
 }
 
 void pack_block(const PackTask& task, float* scratch) {
-  pack_rows(task.keys, task.block, task.block * kKeyBlock, task.k, task.v, task.mask, scratch);
+  const PackedKeys& keys = task.keys;
+  const size_t begin = task.block * kKeyBlock;
+  pack_rows(task.source, keys.dim, keys.value_dim, begin, std::min(begin + kKeyBlock, keys.count), keys.k_block(task.block),
+            keys.v_block(task.block), keys.bias_block(task.block), scratch);
 }
 
 // Adds `bias` (may be null) to a row of scores, and returns the greatest. `width` is a multiple of 16.
@@ -187,7 +187,7 @@ HWY_INLINE void score_tile(const float* HWY_RESTRICT q, size_t dim, const float*
 }
 
 void forward_block(const ForwardTask& task, float* scratch) {
-  PackedKeys keys = task.keys;
+  const PackedKeys& keys = task.keys;
   const size_t dim = keys.dim, columns = keys.value_columns(), queries = task.count;
   float* q = scratch;                             // [queries][dim]
   float* scores = q + kQueryBlock * dim;          // [queries][kKeyBlock]
@@ -195,14 +195,10 @@ void forward_block(const ForwardTask& task, float* scratch) {
   float* greatest = out + kQueryBlock * columns;  // [queries]
   float* sum = greatest + kQueryBlock;            // [queries]
   float* shrink = sum + kQueryBlock;              // [queries]
+  float* own_k = shrink + kQueryBlock;            // a block of keys, where the task packs its own
+  float* own_v = own_k + kKeyBlock * dim;
+  float* own_bias = own_v + kKeyBlock * columns;
   Seen seen[kQueryBlock];
-  float* own_block = shrink + kQueryBlock;  // [kKeyBlock][dim + columns + 1]
-  float* own_scratch = own_block + kKeyBlock * (dim + columns + 1);
-  if (task.packs) {
-    keys.k = own_block;
-    keys.v = keys.k + kKeyBlock * dim;
-    if (task.mask.present()) keys.bias = keys.v + kKeyBlock * columns;
-  }
 
   const auto query_bias = [&](size_t i)
                               HWY_ATTR { return task.query_bias.data == nullptr ? 0.0f : task.query_bias.at(task.first + i, 0); };
@@ -222,12 +218,18 @@ void forward_block(const ForwardTask& task, float* scratch) {
   }
 
   const size_t end = task.visible.end(task.first + queries - 1);
-  for (size_t begin = task.visible.begin(task.first) / kKeyBlock * kKeyBlock; begin < end; begin += kKeyBlock) {
-    const size_t block = task.packs ? 0 : begin / kKeyBlock;
-    if (task.packs) pack_rows(keys, 0, begin, task.k, task.v, task.mask, own_scratch);
+  const size_t unit = task.unpacked == nullptr ? kKeyBlock : kPanel;  // packed blocks lie where they lie
+  for (size_t begin = task.visible.begin(task.first) / unit * unit; begin < end; begin += kKeyBlock) {
     for (size_t i = 0; i < queries; ++i) seen[i] = seen_of(task.visible, task.first + i, begin, kKeyBlock);
-    const float* bias = keys.bias_block(block);
-    const float* k = keys.k_block(block);
+    const float *k = own_k, *v = own_v, *bias = task.masked ? own_bias : nullptr;
+    if (task.unpacked != nullptr) {
+      pack_rows(*task.unpacked, dim, keys.value_dim, begin, std::min({begin + kKeyBlock, keys.count, end}), own_k, own_v,
+                task.masked ? own_bias : nullptr, own_bias + kKeyBlock);
+    } else {
+      k = keys.k_block(begin / kKeyBlock);
+      v = keys.v_block(begin / kKeyBlock);
+      bias = keys.bias_block(begin / kKeyBlock);
+    }
     for_query_tiles(task.visible, queries, [&]<size_t kTileRows>(size_t m, TileShape<kTileRows>) HWY_ATTR {
       const size_t left = seen[m].begin / kPanel * kPanel, width = round_up(seen[m + kTileRows - 1].end, kPanel);
       if (width <= left) return;
@@ -246,7 +248,6 @@ void forward_block(const ForwardTask& task, float* scratch) {
         greatest[i] = now;
       }
     });
-    const float* v = keys.v_block(block);
     for_query_tiles(task.visible, queries, [&]<size_t kTileRows>(size_t m, TileShape<kTileRows>) HWY_ATTR {
       const size_t left = seen[m].begin;
       if (seen[m + kTileRows - 1].end <= left) return;

@@ -26,7 +26,6 @@ struct KeyMask {
   int64_t valid_stride = 0;
   Rows bias;  // [keys, 1]
 
-  bool present() const { return valid != nullptr || bias.data != nullptr; }
   bool takes_part(size_t j) const { return valid == nullptr || valid[static_cast<int64_t>(j) * valid_stride] != 0; }
 };
 
@@ -44,12 +43,17 @@ struct PackedKeys {
   float* bias_block(size_t block) const { return bias == nullptr ? nullptr : bias + block * kKeyBlock; }
 };
 
+// Keys as they come.
+struct KeySource {
+  Rows k, v;  // of the whole sequence
+  KeyMask mask;
+};
+
 // Packs one block of keys.
 struct PackTask {
   PackedKeys keys;
   size_t block = 0;
-  Rows k, v;  // of the whole sequence
-  KeyMask mask;
+  KeySource source;
 };
 
 // The keys [begin(i), end(i)) that query i of a sequence sees. Neither end ever moves back as i grows.
@@ -124,9 +128,8 @@ struct Visibility {
 // A block of at most kQueryBlock queries of one head against all the keys that it sees.
 struct ForwardTask {
   PackedKeys keys;
-  Rows k, v;  // of the whole sequence; read where `packs` alone, as is the mask
-  KeyMask mask;
-  bool packs = false;  // no other task reads these keys: they are packed block by block, into scratch, as they are needed
+  const KeySource* unpacked = nullptr;  // keys that no other task shares: packed here, block by block, while they are in cache
+  bool masked = false;                  // of these: some have a bias or take no part
   Visibility visible;
   size_t first = 0, count = 0;  // queries of the sequence
   float scale = 1;
@@ -140,8 +143,8 @@ struct ForwardTask {
 // Floats of scratch for one worker of either kind of task.
 inline size_t pack_scratch(size_t dim, size_t value_dim) { return 17 * (std::max(dim, value_dim) + 16); }
 inline size_t forward_scratch(size_t dim, size_t value_dim) {
-  const size_t columns = round_up(value_dim, 16);
-  return kQueryBlock * (dim + kKeyBlock + columns + 3) + kKeyBlock * (dim + columns + 1) + pack_scratch(dim, value_dim);
+  return kQueryBlock * (dim + kKeyBlock + round_up(value_dim, 16) + 3) + kKeyBlock * (dim + round_up(value_dim, 16) + 1) +
+         pack_scratch(dim, value_dim);
 }
 
 void pack_keys(const PackTask& task, float* scratch);
@@ -150,10 +153,11 @@ void softmax_forward(const ForwardTask& task, float* scratch);
 // Draws keys from the rows of a softmax whose logsumexp is known: of draw t of query i, the first key at which the sum of
 // probabilities exceeds uniforms[t]; the last one that takes part where rounding leaves none, -1 where there is none.
 struct DrawTask {
-  PackedKeys keys;
-  KeyMask mask;
+  KeySource source;  // v is not read
+  bool masked = false;
   Visibility visible;
   size_t first = 0, count = 0;  // queries of the sequence, at most kQueryBlock
+  size_t dim = 0;
   float scale = 1;
   Rows q, logsumexp;  // of the whole sequence
   size_t draws = 0;
@@ -161,7 +165,7 @@ struct DrawTask {
   int32_t* drawn = nullptr;          // [count, draws]: keys of the sequence
 };
 
-inline size_t draw_scratch(size_t dim) { return kQueryBlock * (dim + kKeyBlock); }
+inline size_t draw_scratch(size_t dim) { return kQueryBlock * (dim + kKeyBlock) + kKeyBlock * (dim + 1) + pack_scratch(dim, 0); }
 
 void softmax_draw(const DrawTask& task, float* scratch);
 
@@ -196,7 +200,9 @@ struct PackQueriesTask {
   size_t first = 0, end = 0;
   float scale = 1;
   Rows q, out, logsumexp, dout;
-  Rows query_bias;  // as in the forward pass
+  Rows query_bias;                 // as in the forward pass
+  const uint8_t* valid = nullptr;  // 1 where a query has a gradient; null: all
+  int64_t valid_stride = 0;
   Rows dlogsumexp;  // [queries, 1]; no data: none
 };
 

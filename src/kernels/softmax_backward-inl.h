@@ -25,6 +25,14 @@ void pack_query_rows(const PackQueriesTask& task) {
   const PackedQueries& queries = task.queries;
   const size_t columns = queries.columns(), value_columns = queries.value_columns();
   for (size_t i = task.first; i < task.end; ++i) {
+    if (task.valid != nullptr && task.valid[static_cast<int64_t>(i) * task.valid_stride] == 0) {  // may hold NaN
+      std::fill_n(queries.q + i * columns, columns, 0.0f);
+      std::fill_n(queries.dq + i * columns, columns, 0.0f);
+      std::fill_n(queries.dout + i * value_columns, value_columns, 0.0f);
+      queries.logsumexp[i] = -kMinusInfinity;
+      queries.delta[i] = 0.0f;
+      continue;
+    }
     copy_scaled(task.q, i, queries.dim, columns, task.scale, queries.q + i * columns);
     float* dq = queries.dq + i * columns;
     for (size_t c = 0; c < columns; ++c) dq[c] = 0.0f;

@@ -27,9 +27,12 @@ inline HWY_NOINLINE size_t find_key(const float* HWY_RESTRICT probabilities, con
 }
 
 void draw_block(const DrawTask& task, float* scratch) {
-  const size_t dim = task.keys.dim, queries = task.count, draws = task.draws;
-  float* q = scratch;                     // [queries][dim]
-  float* scores = q + kQueryBlock * dim;  // [queries][kKeyBlock]
+  const size_t dim = task.dim, queries = task.count, draws = task.draws;
+  float* q = scratch;                           // [queries][dim]
+  float* scores = q + kQueryBlock * dim;        // [queries][kKeyBlock]
+  float* k = scores + kQueryBlock * kKeyBlock;  // a block of keys
+  float* biases = k + kKeyBlock * dim;
+  float* bias = task.masked ? biases : nullptr;
   float shift[kQueryBlock];
   double sum[kQueryBlock];
   Seen seen[kQueryBlock];
@@ -41,14 +44,14 @@ void draw_block(const DrawTask& task, float* scratch) {
   std::fill_n(task.drawn, queries * draws, -1);
 
   const size_t end = task.visible.end(task.first + queries - 1);
-  for (size_t begin = task.visible.begin(task.first) / kKeyBlock * kKeyBlock; begin < end; begin += kKeyBlock) {
-    const size_t block = begin / kKeyBlock;
-    const float* bias = task.keys.bias_block(block);
+  for (size_t begin = task.visible.begin(task.first) / kPanel * kPanel; begin < end; begin += kKeyBlock) {
+    pack_rows(task.source, dim, 0, begin, std::min({begin + kKeyBlock, task.visible.keys, end}), k, nullptr, bias,
+              biases + kKeyBlock);
     for (size_t i = 0; i < queries; ++i) seen[i] = seen_of(task.visible, task.first + i, begin, kKeyBlock);
     for_query_tiles(task.visible, queries, [&]<size_t kTileRows>(size_t m, TileShape<kTileRows>) HWY_ATTR {
       const size_t left = seen[m].begin / kPanel * kPanel, width = round_up(seen[m + kTileRows - 1].end, kPanel);
       if (width <= left) return;
-      score_tile<kTileRows>(q + m * dim, dim, task.keys.k_block(block), left, width, scores + m * kKeyBlock);
+      score_tile<kTileRows>(q + m * dim, dim, k, left, width, scores + m * kKeyBlock);
       for (size_t i = m; i < m + kTileRows; ++i) {
         if (shift[i] == kMinusInfinity) continue;
         float* row = scores + i * kKeyBlock;
@@ -71,7 +74,7 @@ void draw_block(const DrawTask& task, float* scratch) {
       int32_t& drawn = task.drawn[i * draws + t];
       if (drawn >= 0 || shift[i] == kMinusInfinity) continue;
       size_t last = task.visible.end(task.first + i);
-      while (!task.mask.takes_part(last - 1)) --last;
+      while (!task.source.mask.takes_part(last - 1)) --last;
       drawn = static_cast<int32_t>(last - 1);
     }
   }

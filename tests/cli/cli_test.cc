@@ -86,7 +86,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 TEST_F(Cli, HelpOfEveryCommandHasAnExample) {
-  for (const std::string command : {"", "bench", "bench attention", "bench decode", "info"}) {
+  for (const std::string command : {"", "bench", "bench attention", "bench decode", "approx", "info"}) {
     const Result result = raffia(command + " --help");
     EXPECT_EQ(result.exit_code, 0) << command;
     EXPECT_NE(result.out.find("Example:\n  raffia "), std::string::npos) << command << "\nsaid: " << result.out;
@@ -103,7 +103,7 @@ TEST_F(Cli, VersionIsANumberOnStdout) {
 
 TEST_F(Cli, BadUsageExitsWithTwoAndSaysWhy) {
   expect_refused("", "subcommand is required");
-  expect_refused("frobnicate", "'frobnicate' is not a command, expected one of bench, info");
+  expect_refused("frobnicate", "'frobnicate' is not a command, expected one of bench, approx, info");
   expect_refused("bench frobnicate", "'frobnicate' is not a command, expected one of attention, decode");
   expect_refused("info --frobnicate", "--frobnicate");
   expect_refused("info extra", "extra");

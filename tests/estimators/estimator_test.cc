@@ -298,6 +298,75 @@ TEST(Attend, IsTheOpThatTheEstimatorNames) {
                         })));
 }
 
+TEST(Attend, SamplingEstimatorsAreTheirOps) {
+  const Inputs arrays;
+  const AttendInputs in = arrays.views();
+  const uint8_t valid[Inputs::kBatch * Inputs::kLength] = {1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1};
+  const Layout layout{.valid = {valid, {Inputs::kBatch, Inputs::kLength}}};
+  const AttendOptions causal{.causal = true, .scale = 0.5F, .layout = layout}, whole{.scale = 0.5F, .layout = layout};
+
+  EXPECT_TRUE(same_bits(attended("lara:samples=12,per_proposal=2,proposals=qk-mixed,draws=iid,seed=3,layer=2,draw=1", in, whole),
+                        written_by([&](MutView4 out) {
+                          lara_attention(in.q, in.k, in.v, out,
+                                         {.samples = 12,
+                                          .samples_per_proposal = 2,
+                                          .proposals = Proposals::qk_mixed,
+                                          .draws = Draws::iid,
+                                          .seed = 3,
+                                          .layer = 2,
+                                          .draw = 1,
+                                          .scale = 0.5F,
+                                          .layout = layout});
+                        })));
+  EXPECT_TRUE(same_bits(attended("lara:mean=true", in, whole), written_by([&](MutView4 out) {
+                          lara_attention(in.q, in.k, in.v, out, {.samples = 64, .mean = true, .scale = 0.5F, .layout = layout});
+                        })));
+  EXPECT_TRUE(same_bits(
+      attended("lara:weights=mis-opt,strength=0.5,samples=8", in, whole), written_by([&](MutView4 out) {
+        lara_attention(
+            in.q, in.k, in.v, out,
+            {.samples = 8, .weights = SampleWeights::mis_opt, .mis_opt_strength = 0.5F, .scale = 0.5F, .layout = layout});
+      })));
+  EXPECT_TRUE(same_bits(attended("rfa:log=true,samples=8,seed=4", in, whole), written_by([&](MutView4 out) {
+                          lara_attention(
+                              in.q, in.k, in.v, out,
+                              {.samples = 8, .proposals = Proposals::standard, .seed = 4, .scale = 0.5F, .layout = layout});
+                        })));
+  EXPECT_TRUE(same_bits(attended("eva:samples=2,window=8,chunk=4,features=16,decay=0.9,draws=iid,seed=5,layer=1", in, causal),
+                        written_by([&](MutView4 out) {
+                          causal_eva_attention(in.q, in.k, in.v, nullptr, out,
+                                               {.window = 8,
+                                                .chunk = 4,
+                                                .summaries = 2,
+                                                .features = 16,
+                                                .decay = 0.9F,
+                                                .draws = Draws::iid,
+                                                .seed = 5,
+                                                .layer = 1,
+                                                .scale = 0.5F,
+                                                .layout = layout});
+                        })));
+}
+
+TEST(Attend, HybridTakesItsScaleAndMapOrMakesThem) {
+  const Inputs arrays;
+  AttendInputs in = arrays.views();
+  const FeatureMap map = FeatureMap::trig({.dim = 8, .count = 16, .heads = 2, .seed = 9});
+  const auto by_op = [&](float log_scale) {
+    const std::vector<float> c(Inputs::kHeads, log_scale);
+    return written_by([&](MutView4 out) {
+      hybrid_attention(
+          {.q = in.q, .k = in.k, .v = in.v, .gate_logits = in.gate_logits, .log_scale = {c.data(), {Inputs::kHeads}}}, map,
+          nullptr, out, {.window = 4});
+    });
+  };
+  EXPECT_TRUE(same_bits(attended("hybrid:samples=16,window=4,seed=9", in, {.causal = true}), by_op(-2)));
+  const std::vector<float> c(Inputs::kHeads, 1.0F);
+  in.log_scale = {c.data(), {Inputs::kHeads}};
+  in.map = &map;
+  EXPECT_TRUE(same_bits(attended("hybrid:window=4", in, {.causal = true}), by_op(1)));
+}
+
 TEST(Attend, TakesTheMapItIsGiven) {
   const Inputs arrays;
   AttendInputs in = arrays.views();

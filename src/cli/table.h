@@ -1,0 +1,77 @@
+// Records as JSON, CSV or a table for people.
+#ifndef RAFFIA_CLI_TABLE_H_
+#define RAFFIA_CLI_TABLE_H_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <ostream>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace raffia::cli {
+
+using Json = nlohmann::ordered_json;
+
+enum class Format : uint8_t { markdown, csv, json };
+
+// How a column appears in the table for people.
+enum class Style : uint8_t {
+  shared,    // says which case it was; above the table where all records agree
+  key,       // the same, but always in the table
+  measured,  // in the table unless no record has it
+};
+
+std::string plain(const Json& value);  // nothing for null
+
+struct TableColumn {
+  const char* name;
+  Style style = Style::shared;
+  std::string (*human)(const Json& value) = plain;
+};
+
+// A row holds a value per column; null: it has none.
+using TableRow = std::vector<Json>;
+
+// JSON: an array of objects. CSV: a header and a line per record. Markdown: a line with what all records share, then a table
+// of the rest.
+void print_table(std::span<const TableColumn> columns, std::span<const TableRow> rows, Format format, std::ostream& out);
+
+// A column of records of type `Record`, and how its value is found.
+template <typename Record>
+struct RecordColumn {
+  const char* name;
+  Json (*get)(const Record& record);
+  Style style = Style::shared;
+  std::string (*human)(const Json& value) = plain;
+};
+
+template <typename Record, size_t kCount>
+void print_table(const RecordColumn<Record> (&columns)[kCount], std::span<const Record> records, Format format,
+                 std::ostream& out) {
+  std::vector<TableColumn> heads;
+  for (const auto& column : columns) heads.push_back({column.name, column.style, column.human});
+  std::vector<TableRow> rows;
+  for (const Record& record : records) {
+    for (TableRow& row = rows.emplace_back(); const auto& column : columns) row.push_back(column.get(record));
+  }
+  print_table(heads, rows, format, out);
+}
+
+template <typename T>
+Json json_of(const T& value) {
+  return value;
+}
+
+template <typename T>
+Json json_of(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+// "31.6 ms", "5.45 us".
+std::string human_seconds(double seconds);
+
+}  // namespace raffia::cli
+
+#endif  // RAFFIA_CLI_TABLE_H_

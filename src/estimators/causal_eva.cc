@@ -1,0 +1,532 @@
+// Causal EVA: one softmax over the exact keys of a query's own window, summaries of chunks of windows before it, and random
+// features that stand for what is older still.
+//
+//   own window   part 1 of the softmax, as in every windowed op
+//   summaries    kbar_c, log|P_c| and beta_c of every chunk of a complete window; part 2 over the last ones before the query
+//   folded past  samples over the chunks of each window that leaves the summaries, merged window by window; part 3 over those
+//
+// Beside O(T) numbers, a call keeps O(T / chunk (D + V)) of summaries and O(T / window R V) of the folded past per head, of one
+// sequence at a time. The backward pass makes both again: its record is logsumexp alone.
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <mutex>
+
+#include "core/check.h"
+#include "core/trace.h"
+#include "estimators/sample_states.h"
+#include "estimators/windows.h"
+#include "raffia/eva.h"
+
+namespace raffia {
+namespace {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+void require_options(const char* function, const CausalEvaOptions& options) {
+  require_windows(function, options.window, options.chunk);
+  require(options.summaries >= 0 && options.summaries % (options.window / options.chunk) == 0,
+          "{}: summaries is {}, expected a multiple of {} (window / chunk)", function, options.summaries,
+          options.window / options.chunk);
+  require(options.features >= 1, "{}: features is {}, expected at least 1", function, options.features);
+  require(options.decay > 0 && options.decay <= 1, "{}: decay is {}, expected above 0 and at most 1", function, options.decay);
+}
+
+// w_r [1, R, G, D]. Drawing them costs as much as many steps of decoding: the last ones drawn are kept.
+using Features = std::shared_ptr<const Array<4>>;
+
+Features features_of(const WindowedCall& call, const CausalEvaOptions& options) {
+  struct Drawn {
+    uint64_t seed;
+    uint32_t layer, draw;
+    Draws draws;
+    int64_t count, heads, dim;
+    bool operator==(const Drawn&) const = default;
+  };
+  struct Memory {
+    std::mutex mutex;
+    std::vector<std::pair<Drawn, Features>> last;  // oldest first
+  };
+  constexpr size_t kKept = 64;  // layers of a model
+  static Memory memory;
+  const Drawn wanted{options.seed, options.layer, options.draw, options.draws, options.features, call.groups, call.dim};
+  const std::scoped_lock lock(memory.mutex);
+  for (const auto& [drawn, features] : memory.last) {
+    if (drawn == wanted) return features;
+  }
+  const int64_t R = options.features, G = call.groups, D = call.dim;
+  auto features = std::make_shared<const Array<4>>(Extents<4>{1, R, G, D});
+  std::vector<float> rows(static_cast<size_t>(R * D));
+  for (int64_t g = 0; g < G; ++g) {
+    draw_projection({options.seed, options.layer, static_cast<uint32_t>(g), options.draw}, options.draws, R, D, rows);
+    for (int64_t r = 0; r < R; ++r) std::copy_n(rows.data() + r * D, D, features->data() + (r * G + g) * D);
+  }
+  if (memory.last.size() == kKept) memory.last.erase(memory.last.begin());
+  memory.last.emplace_back(wanted, features);
+  return features;
+}
+
+// What the windows of one sequence are made into. Chunks are numbered from the oldest that the state brought.
+class EvaSequence {
+ public:
+  // `keep_partials`: for the backward pass.
+  EvaSequence(const WindowedCall& call, const CausalEvaOptions& options, Features features, const SequenceWindows& windows,
+              const WindowState* state, int64_t entry, bool keep_partials)
+      : call_(call), options_(options), features_(std::move(features)), windows_(windows), per_(call.chunks()) {
+    const int64_t before = windows.before(), complete = windows.complete();
+    kept_ = options.summaries / per_;
+    // The state holds summaries of this many windows, which come first; the rest are made here.
+    const int64_t held = state == nullptr ? 0 : std::min(kept_, before);
+    lead_ = held * per_;
+    chunks_ = lead_ + complete * per_;
+    keys_ = Array<4>({1, chunks_, call.groups, call.dim});
+    values_ = Array<4>({1, chunks_, call.heads, call.value_dim});
+    log_counts_ = Array<3>({1, chunks_, 1});
+    means_ = Array<4>({1, chunks_, call.heads, call.dim});
+    log_z_ = Array<3>({1, chunks_, call.heads});
+    if (lead_ > 0) load(*state, entry);
+    for (const Stretch& s : windows.stretches()) summarise(s);
+    if (options.summaries == 0) return;
+    first_boundary_ = std::max<int64_t>(0, kept_ - before);
+    if (complete >= first_boundary_) fold(state, entry, keep_partials);
+  }
+
+  void forward_stretch(const Stretch& s) const {
+    if (s.queries() == 0) return;
+    forward(own_window_part(call_, s), s.out, s.logsumexp);
+    if (chunks_ > 0) {
+      for (int64_t member = 0; member < call_.group; ++member) {
+        forward(summary_part(s, member), heads_of(s.out, member), heads_of(s.logsumexp, member), Start::resume);
+      }
+    }
+    const int64_t from = first_read(s);
+    if (from >= windows_.windows_of(s)) return;
+    const Array<3> norms = query_norms(s);
+    for (int64_t member = 0; member < call_.group; ++member) {
+      forward_in_slabs(folded_part(s, from, norms, member), windows_from(heads_of(s.out, member), from),
+                       windows_from(heads_of(s.logsumexp, member), from), Start::resume);
+    }
+  }
+
+  void save(WindowState& state, int64_t entry) const {
+    const int64_t G = call_.groups, D = call_.dim, H = call_.heads, V = call_.value_dim, ring = options_.summaries;
+    const int64_t seen = (windows_.before() + windows_.complete()) * per_;  // chunks since the first token
+    for (int64_t c = std::max(lead_, chunks_ - ring); c < chunks_; ++c) {
+      const int64_t slot = (seen - chunks_ + c) % ring;
+      std::copy_n(keys_.data() + c * G * D, G * D, state.part(WindowPart::summary_keys, entry).data() + slot * G * D);
+      std::copy_n(values_.data() + c * H * V, H * V, state.part(WindowPart::summary_values, entry).data() + slot * H * V);
+      state.part(WindowPart::summary_weights, entry)[static_cast<size_t>(slot)] = log_counts_.data()[c];
+    }
+    if (folds_ == 0) return;
+    std::ranges::copy_n(weights_.entry(folds_), weights_.view().stride(0), state.part(WindowPart::folded_weights, entry).data());
+    std::ranges::copy_n(folded_.entry(folds_), folded_.view().stride(0), state.part(WindowPart::folded_values, entry).data());
+  }
+
+  // All gradients of the sequence.
+  void backward_all() const {
+    const int64_t G = call_.groups, H = call_.heads, D = call_.dim, V = call_.value_dim, R = options_.features;
+    const Workers workers = call_.workers();
+    const Array<4> dkeys({1, chunks_, G, D}, 0.0F), dvalues({1, chunks_, H, V}, 0.0F);
+    const Array<3> dweights({folds_ + 1, R, G}, 0.0F);
+    const Array<4> dfolded({folds_ + 1, R, H, V}, 0.0F);
+    for (const Stretch& s : windows_.stretches()) backward_stretch(s, dkeys, dvalues, dweights, dfolded);
+    if (folds_ > 0) {
+      merge_windows_backward({partial_weights_.view(), partial_values_.view()}, log_decay(), {weights_.view(), folded_.view()},
+                             {dweights.view(), dfolded.view()}, workers);
+      const Array<3> dbias({1, chunks_, G}, 0.0F);
+      for (int64_t member = 0; member < call_.group; ++member) {
+        backward_in_slabs(fold_part(member), heads_of(partial_values_.view(), member), partial_weights_.view(),
+                          heads_of(entries_from(dfolded.view(), 1), member),
+                          member == 0 ? View3(entries_from(dweights.view(), 1)) : View3(),
+                          {.k = windowed(dkeys.view(), per_),
+                           .v = windowed(heads_of(dvalues.view(), member), per_),
+                           .key_bias = windowed(dbias.view(), per_)},
+                          {.k = true});
+      }
+      add_half_norms_backward(keys_.view(), 1.0F, dbias.view(), {{0, 0, chunks_, {}}}, dkeys.view(), workers);
+    }
+    for (const Stretch& s : windows_.stretches()) summarise_backward(s, dkeys, dvalues);
+  }
+
+ private:
+  template <class AnyView>
+  AnyView heads_of(const AnyView& view, int64_t member) const {
+    return member_of(view, member, call_.group);
+  }
+  template <class AnyView>
+  AnyView windows_from(const AnyView& view, int64_t from) const {
+    return entries_from(windowed(view, call_.window), from);
+  }
+  float log_decay() const { return std::log(options_.decay); }
+  int64_t first_chunk(const Stretch& s) const { return lead_ + s.window * per_; }
+  int64_t chunks_of(const Stretch& s) const { return windows_.complete_of(s) * per_; }
+
+  // The summaries of the state, oldest first.
+  void load(const WindowState& state, int64_t entry) {
+    const int64_t G = call_.groups, D = call_.dim, H = call_.heads, V = call_.value_dim;
+    for (int64_t c = 0; c < lead_; ++c) {
+      const int64_t slot = (windows_.before() * per_ - lead_ + c) % options_.summaries;
+      std::copy_n(state.part(WindowPart::summary_keys, entry).data() + slot * G * D, G * D, keys_.data() + c * G * D);
+      std::copy_n(state.part(WindowPart::summary_values, entry).data() + slot * H * V, H * V, values_.data() + c * H * V);
+      log_counts_.data()[c] = state.part(WindowPart::summary_weights, entry)[static_cast<size_t>(slot)];
+    }
+  }
+
+  ChunkedSequence chunked(const Stretch& s) const {
+    return {0, 0, first_chunk(s), s.mask(), equal_stretches(s.mask(), windows_.complete_of(s) * call_.window, call_.chunk)};
+  }
+  std::vector<TokenSpan> complete_tokens(const Stretch& s) const {
+    return {{0, 0, windows_.complete_of(s) * call_.window, s.mask()}};
+  }
+  Array<3> key_norms(const Stretch& s) const {
+    Array<3> norms({1, s.tokens, call_.groups}, 0.0F);
+    half_norms(s.k, call_.scale, complete_tokens(s), norms.view(), call_.workers());
+    // The kernel adds biases of neighbours to logits of -inf: a NaN there would reach chunks before it. In its own chunk, the key
+    // itself brings it in.
+    for (float& norm : std::span(norms.data(), static_cast<size_t>(norms.size()))) norm = std::isnan(norm) ? 0.0F : norm;
+    return norms;
+  }
+
+  // beta_c: sample w_c over the keys of its chunk.
+  SoftmaxPart chunk_part(const Stretch& s, const Array<3>& norms) const {
+    const size_t count = static_cast<size_t>(chunks_of(s));
+    return {
+        .q = means_.view(),
+        .k = s.k,
+        .v = s.v,
+        .scale = call_.root,
+        .key_bias = norms.view(),
+        .valid = s.valid,
+        .sequences = {{0, first_chunk(s), 0, Visibility::own(count, count * static_cast<size_t>(call_.chunk), 1, call_.chunk)}},
+        .workers = call_.workers()};
+  }
+
+  void summarise(const Stretch& s) {
+    if (chunks_of(s) == 0) return;
+    const std::vector<ChunkedSequence> chunked_tokens = {chunked(s)};
+    chunk_means(s.q, call_.root, chunked_tokens, means_.view(), call_.workers());
+    chunk_means(s.k, call_.root, chunked_tokens, keys_.view(), call_.workers());
+    for (int64_t c = first_chunk(s); c < first_chunk(s) + chunks_of(s); ++c) {
+      const int64_t count = chunked_tokens[0].chunks[static_cast<size_t>(c - first_chunk(s))].count;
+      log_counts_.data()[c] = count > 0 ? std::log(static_cast<float>(count)) : kNone;
+      for (int64_t h = 0; h < call_.heads; ++h) {
+        float* mean = means_.data() + (c * call_.heads + h) * call_.dim;
+        const float* key = keys_.data() + (c * call_.groups + h / call_.group) * call_.dim;
+        for (int64_t i = 0; i < call_.dim; ++i) mean[i] += key[i];
+      }
+    }
+    const Array<3> norms = key_norms(s);
+    forward(chunk_part(s, norms), values_.view(), log_z_.view());
+  }
+
+  void summarise_backward(const Stretch& s, const Array<4>& dkeys, const Array<4>& dvalues) const {
+    if (chunks_of(s) == 0) return;
+    const int64_t H = call_.heads, G = call_.groups, D = call_.dim;
+    const Workers workers = call_.workers();
+    const Array<3> norms = key_norms(s);
+    const Array<3> dnorms({1, s.tokens, G}, 0.0F);
+    const Array<4> dmeans({1, chunks_, H, D});
+    backward(chunk_part(s, norms), values_.view(), log_z_.view(), dvalues.view(), {},
+             {.q = dmeans.view(), .k = s.dk, .v = s.dv, .key_bias = dnorms.view()}, {.k = true});
+    for (int64_t c = first_chunk(s); c < first_chunk(s) + chunks_of(s); ++c) {
+      for (int64_t h = 0; h < H; ++h) {
+        const float* dmean = dmeans.data() + (c * H + h) * D;
+        float* dkey = dkeys.data() + (c * G + h / call_.group) * D;
+        for (int64_t i = 0; i < D; ++i) dkey[i] += dmean[i];
+      }
+    }
+    const std::vector<ChunkedSequence> chunked_tokens = {chunked(s)};
+    add_chunk_means_backward(dmeans.view(), call_.root, chunked_tokens, s.dq, workers);
+    add_chunk_means_backward(dkeys.view(), call_.root, chunked_tokens, s.dk, workers);
+    add_half_norms_backward(s.k, call_.scale, dnorms.view(), complete_tokens(s), s.dk, workers);
+  }
+
+  // Windows leave the summaries in their order, each `kept` windows after it was complete: fold n is that of chunks n per.. .
+  void fold(const WindowState* state, int64_t entry, bool keep_partials) {
+    const int64_t R = options_.features, G = call_.groups, H = call_.heads, V = call_.value_dim;
+    folds_ = windows_.complete() - first_boundary_;
+    weights_ = Array<3>({folds_ + 1, R, G});
+    folded_ = Array<4>({folds_ + 1, R, H, V});
+    if (state == nullptr) {
+      std::fill_n(weights_.data(), R * G, kNone);
+      std::fill_n(folded_.data(), R * H * V, 0.0F);
+    } else {
+      std::ranges::copy(state->part(WindowPart::folded_weights, entry), weights_.data());
+      std::ranges::copy(state->part(WindowPart::folded_values, entry), folded_.data());
+    }
+    if (folds_ == 0) return;
+    fold_bias_ = Array<3>({1, chunks_, G});
+    half_norms(keys_.view(), 1.0F, {{0, 0, chunks_, {}}}, fold_bias_.view(), call_.workers());
+    for (int64_t c = 0; c < chunks_; ++c) {
+      for (int64_t g = 0; g < G; ++g) fold_bias_.data()[c * G + g] += log_counts_.data()[c];
+    }
+    SampleStates partials{entries_from(weights_.view(), 1), entries_from(folded_.view(), 1)};
+    if (keep_partials) {
+      partial_weights_ = Array<3>({folds_, R, G});
+      partial_values_ = Array<4>({folds_, R, H, V});
+      partials = {partial_weights_.view(), partial_values_.view()};
+    }
+    for (int64_t member = 0; member < call_.group; ++member) {
+      forward_in_slabs(fold_part(member), heads_of(partials.values, member), partials.log_weights);
+    }
+    merge_windows(partials, log_decay(), {weights_.view(), folded_.view()}, call_.workers());
+  }
+
+  // Samples over the summaries of each window that is folded.
+  SoftmaxPart fold_part(int64_t member) const {
+    SoftmaxPart part{.q = repeated(View4(features_->view()), folds_),
+                     .k = windowed(keys_.view(), per_),
+                     .v = windowed(heads_of(values_.view(), member), per_),
+                     .key_bias = windowed(fold_bias_.view(), per_),
+                     .workers = call_.workers()};
+    const Visibility visible = Visibility::all(static_cast<size_t>(options_.features), static_cast<size_t>(per_));
+    for (int64_t n = 0; n < folds_; ++n) part.sequences.push_back({n, 0, 0, visible});
+    return part;
+  }
+
+  // Queries over the summaries before their window.
+  SoftmaxPart summary_part(const Stretch& s, int64_t member) const {
+    const int64_t most = options_.summaries == 0 ? INT64_MAX / 2 : options_.summaries;
+    return {.q = heads_of(s.q, member),
+            .k = keys_.view(),
+            .v = heads_of(values_.view(), member),
+            .scale = call_.root,
+            .key_bias = View3(log_counts_.data(), {1, chunks_, call_.groups}, {0, 1, 0}),
+            .sequences = {{0, s.first, 0,
+                           Visibility::earlier(static_cast<size_t>(s.queries()), static_cast<size_t>(chunks_), call_.window, per_,
+                                               first_chunk(s), s.first, most)}},
+            .workers = call_.workers()};
+  }
+
+  // The first window of a stretch with a folded past.
+  int64_t first_read(const Stretch& s) const {
+    if (options_.summaries == 0) return windows_.windows_of(s);
+    return std::max<int64_t>(0, kept_ + 1 - windows_.before() - s.window);
+  }
+
+  Array<3> query_norms(const Stretch& s) const {
+    Array<3> norms({1, s.tokens, call_.heads});
+    half_norms(s.q, call_.scale, {{0, 0, s.tokens, {}}}, norms.view(), call_.workers());
+    const float log_count = std::log(static_cast<float>(options_.features));
+    for (int64_t i = 0; i < norms.size(); ++i) norms.data()[i] -= log_count;
+    return norms;
+  }
+
+  // Queries over the folded past of their window.
+  SoftmaxPart folded_part(const Stretch& s, int64_t from, const Array<3>& norms, int64_t member) const {
+    const int64_t boundary = s.window + from - first_boundary_, count = windows_.windows_of(s);
+    SoftmaxPart part{.q = windows_from(heads_of(s.q, member), from),
+                     .k = repeated(View4(features_->view()), count - from),
+                     .v = entries_from(heads_of(folded_.view(), member), boundary),
+                     .scale = call_.root,
+                     .key_bias = entries_from(weights_.view(), boundary),
+                     .query_bias = windows_from(heads_of(norms.view(), member), from),
+                     .workers = call_.workers()};
+    for (int64_t j = from; j < count; ++j) part.sequences.push_back(windows_.queries_of(s, j, from, options_.features));
+    return part;
+  }
+
+  void backward_stretch(const Stretch& s, const Array<4>& dkeys, const Array<4>& dvalues, const Array<3>& dweights,
+                        const Array<4>& dfolded) const {
+    backward(own_window_part(call_, s), s.whole_out, s.whole_logsumexp, s.dout, {}, {.q = s.dq, .k = s.dk, .v = s.dv});
+    for (int64_t member = 0; member < call_.group && chunks_ > 0; ++member) {
+      backward(summary_part(s, member), heads_of(s.whole_out, member), heads_of(s.whole_logsumexp, member),
+               heads_of(s.dout, member), {},
+               {.q = heads_of(s.dq, member), .k = dkeys.view(), .v = heads_of(dvalues.view(), member)}, {.q = true, .k = true});
+    }
+    const int64_t from = first_read(s);
+    if (from >= windows_.windows_of(s)) return;
+    const Array<3> norms = query_norms(s);
+    const int64_t boundary = s.window + from - first_boundary_;
+    const Array<4> part_out({1, s.tokens, call_.heads, call_.value_dim});
+    const Array<3> part_logsumexp({1, s.tokens, call_.heads}, kNone), dnorms({1, s.tokens, call_.heads});
+    for (int64_t member = 0; member < call_.group; ++member) {
+      const SoftmaxPart part = folded_part(s, from, norms, member);
+      forward_in_slabs(part, windows_from(heads_of(part_out.view(), member), from),
+                       windows_from(heads_of(part_logsumexp.view(), member), from));
+      backward_in_slabs(part, windows_from(heads_of(s.whole_out, member), from),
+                        windows_from(heads_of(s.whole_logsumexp, member), from), windows_from(heads_of(s.dout, member), from), {},
+                        {.q = windows_from(heads_of(s.dq, member), from),
+                         .v = entries_from(heads_of(dfolded.view(), member), boundary),
+                         .key_bias = entries_from(dweights.view(), boundary)},
+                        {.q = true, .k = true});
+    }
+    query_bias_gradients(call_, s, part_out.view(), part_logsumexp.view(), dnorms.view());
+    add_half_norms_backward(s.q, call_.scale, dnorms.view(), {{0, s.first, s.queries(), {}}}, s.dq, call_.workers());
+  }
+
+  const WindowedCall& call_;
+  const CausalEvaOptions& options_;
+  Features features_;
+  const SequenceWindows& windows_;
+  int64_t per_;                             // chunks of a window
+  int64_t kept_ = 0;                        // windows whose summaries are kept
+  int64_t lead_ = 0, chunks_ = 0;           // summaries that the state brought, and in all
+  Array<4> keys_, values_;                  // kbar' [1, C, G, D], beta [1, C, H, V]
+  Array<3> log_counts_;                     // [1, C, 1]
+  Array<4> means_;                          // w_c [1, C, H, D]; of the chunks made here, as is
+  Array<3> log_z_;                          // [1, C, H], the logsumexp of beta
+  int64_t first_boundary_ = 0, folds_ = 0;  // state n of the folded past is that of window first_boundary + n
+  Array<3> weights_, fold_bias_;            // [folds + 1, R, G], [1, C, G]
+  Array<4> folded_;                         // [folds + 1, R, H, V]
+  Array<3> partial_weights_;                // [folds, R, G]
+  Array<4> partial_values_;                 // [folds, R, H, V]
+};
+
+WindowStateShape shape_of(const WindowedCall& call, const CausalEvaOptions& options) {
+  return {.kind = WindowKind::eva,
+          .batch = 1,
+          .query_heads = call.heads,
+          .heads = call.groups,
+          .dim = call.dim,
+          .value_dim = call.value_dim,
+          .window = options.window,
+          .summaries = options.summaries,
+          .features = options.features};
+}
+
+void require_state(const WindowedCall& call, const CausalEvaOptions& options, const WindowState* state, const char* argument) {
+  require(state == nullptr || options.summaries > 0,
+          "{}: {} is given with summaries = 0, expected null (such a state has no size)", call.function, argument);
+  call.require_state(state, argument, shape_of(call, options));
+}
+
+void step(const char* function, View3 q, View3 k, View3 v, const std::vector<StepEntry>& entries, MutView3 out,
+          const CausalEvaOptions& options) {
+  require_options(function, options);
+  require(options.layout.valid.absent() && options.layout.lengths.empty() && options.layout.cu_seqlens.empty(),
+          "{}: a layout is given, but a step has one token for every session", function);
+  const WindowedCall call(function, with_time(q), with_time(k), with_time(v), options);
+  call.check_output("out", with_time(out));
+  require(options.summaries > 0, "{}: summaries is 0, expected at least {} (such a state has no size)", function, call.chunks());
+  for (size_t b = 0; b < entries.size(); ++b) {
+    WindowStateShape expected = shape_of(call, options);
+    expected.batch = entries[b].state->shape().batch;
+    require(entries[b].state->shape() == expected, "{}: the state of session {} is not that of the shapes of q, k, v and options",
+            function, b);
+  }
+  const Trace trace(function, "q", q);
+  const int64_t G = call.groups, H = call.heads, D = call.dim, V = call.value_dim, per = call.chunks();
+  const Features features = features_of(call, options);
+  const auto others = [&](const StepEntry& entry, int64_t member) {
+    const auto rows = [&](WindowPart part, int64_t stride, int64_t offset = 0) {
+      return Rows{entry.state->part(part, entry.b).data() + offset, DType::f32, stride, 1};
+    };
+    const int64_t before = entry.state->tokens(entry.b) / call.window;
+    std::vector<StepKeys> keys;
+    keys.push_back({.count = static_cast<size_t>(std::min(before, options.summaries / per) * per),
+                    .groups = static_cast<size_t>(G),
+                    .scale = call.root,
+                    .k = rows(WindowPart::summary_keys, G * D),
+                    .v = rows(WindowPart::summary_values, H * V, member * V),
+                    .bias = rows(WindowPart::summary_weights, 1),
+                    .k_head = D,
+                    .v_head = call.group * V});
+    if (before > options.summaries / per) {
+      keys.push_back({.count = static_cast<size_t>(options.features),
+                      .groups = static_cast<size_t>(G),
+                      .scale = call.root,
+                      .k = {features->data(), DType::f32, G * D, 1},
+                      .v = rows(WindowPart::folded_values, H * V, member * V),
+                      .bias = rows(WindowPart::folded_weights, G),
+                      .k_head = D,
+                      .v_head = call.group * V,
+                      .bias_head = 1,
+                      .sampled = true,
+                      .offset = -std::log(static_cast<float>(options.features))});
+    }
+    return keys;
+  };
+  windowed_step(call, entries, with_time(out), call.group, others, [&](const StepEntry& entry) {
+    const SequenceWindows windows(call, *entry.state, entry.b);
+    EvaSequence(call, options, features, windows, entry.state, entry.b, false).save(*entry.state, entry.b);
+  });
+}
+
+}  // namespace
+
+WindowStateShape causal_eva_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
+                                        const CausalEvaOptions& options) {
+  constexpr const char* kName = "causal_eva_state_shape";
+  require_options(kName, options);
+  require(options.summaries > 0, "{}: summaries is 0, expected at least {}: a state of all summaries has no size", kName,
+          options.window / options.chunk);
+  return {.kind = WindowKind::eva,
+          .batch = batch,
+          .query_heads = query_heads,
+          .heads = heads,
+          .dim = dim,
+          .value_dim = value_dim,
+          .window = options.window,
+          .summaries = options.summaries,
+          .features = options.features};
+}
+
+void causal_eva_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& options) {
+  constexpr const char* kName = "causal_eva_attention";
+  require_options(kName, options);
+  const WindowedCall call(kName, q, k, v, options);
+  call.check_output("out", out);
+  require_state(call, options, state, "state");
+  if (!options.record.empty()) call.check_record(options.record, call.record_size());
+  const Trace trace(kName, "q", q, options.chunk);
+
+  const Features features = features_of(call, options);
+  const Array<3> own_logsumexp(options.record.empty() ? Extents<3>{call.batch, call.length, call.heads} : Extents<3>{});
+  const MutView3 logsumexp =
+      options.record.empty() ? own_logsumexp.view() : MutView3(options.record.data(), {call.batch, call.length, call.heads});
+  for (size_t n = 0; n < call.sequences.size(); ++n) {
+    const Sequence& s = call.sequences[n];
+    const int64_t entry = static_cast<int64_t>(n);
+    const SequenceWindows windows(call, s, state, entry, out, logsumexp);
+    const EvaSequence eva(call, options, features, windows, state, entry, false);
+    for (const Stretch& stretch : windows.stretches()) eva.forward_stretch(stretch);
+    windows.write_outputs(out, logsumexp);
+    if (state != nullptr) {
+      eva.save(*state, entry);
+      windows.save(*state, entry);
+    }
+    if (!call.packed) fill_rest(logsumexp, s.batch, s.keys, kNone);
+  }
+  zero_padding(out, call, &Sequence::keys);
+}
+
+int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalEvaOptions& options) {
+  constexpr const char* kName = "causal_eva_record_size";
+  require_options(kName, options);
+  const WindowedCall call(kName, q, k, v, options);
+  require_state(call, options, initial, "initial");
+  return call.record_size();
+}
+
+void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out,
+                                   std::span<const float> record, View4 dout, const QkvGradients& gradients,
+                                   const CausalEvaOptions& options) {
+  constexpr const char* kName = "causal_eva_attention_backward";
+  require_options(kName, options);
+  const WindowedCall call(kName, q, k, v, options);
+  require_state(call, options, initial, "initial");
+  call.check_backward(out, record, dout, gradients);
+  const Trace trace(kName, "q", q, options.chunk);
+
+  const Features features = features_of(call, options);
+  const View3 logsumexp(record.data(), {call.batch, call.length, call.heads});
+  for (size_t n = 0; n < call.sequences.size(); ++n) {
+    const Sequence& s = call.sequences[n];
+    const SequenceWindows windows(call, s, initial, static_cast<int64_t>(n), out, logsumexp, dout, gradients);
+    EvaSequence(call, options, features, windows, initial, static_cast<int64_t>(n), true).backward_all();
+    windows.write_gradients(gradients);
+  }
+  for (MutView4 gradient : {gradients.q, gradients.k, gradients.v}) zero_padding(gradient, call, &Sequence::keys);
+}
+
+void causal_eva_step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalEvaOptions& options) {
+  step("causal_eva_step", q, k, v, step_entries("causal_eva_step", state, q.extent(0)), out, options);
+}
+
+void causal_eva_step(View3 q, View3 k, View3 v, std::span<WindowState* const> sessions, MutView3 out,
+                     const CausalEvaOptions& options) {
+  step("causal_eva_step", q, k, v, step_entries("causal_eva_step", sessions, q.extent(0)), out, options);
+}
+
+}  // namespace raffia

@@ -1,0 +1,232 @@
+// What the causal windowed ops share: checks, a sequence cut into its windows, and arrays of their own.
+//
+// Positions count from the first token that a state has seen; position p is in window p / W. A call that begins inside a window
+// finds the tokens before it in the state: that window is put together in memory of its own (the first stretch), and all windows
+// after it are read where the caller has them (the second).
+#ifndef RAFFIA_ESTIMATORS_WINDOWS_H_
+#define RAFFIA_ESTIMATORS_WINDOWS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "core/scratch.h"
+#include "estimators/chunk_means.h"
+#include "estimators/qkv.h"
+#include "estimators/sequences.h"
+#include "estimators/softmax_part.h"
+#include "raffia/lara.h"
+#include "raffia/window_state.h"
+
+namespace raffia {
+
+// An array of an op's own: row-major fp32.
+template <size_t Rank>
+class Array {
+ public:
+  Array() : Array(Extents<Rank>{}) {}
+  explicit Array(const Extents<Rank>& shape)
+      : memory_(1, static_cast<size_t>(View<Rank>(static_cast<const float*>(nullptr), shape).size())),
+        view_(memory_.of(0), shape) {}
+  Array(const Extents<Rank>& shape, float value) : Array(shape) { std::fill_n(data(), view_.size(), value); }
+
+  MutView<Rank> view() const { return view_; }
+  float* data() const { return memory_.of(0); }
+  int64_t size() const { return view_.size(); }
+  // Where entry `i` of the first axis begins.
+  float* entry(int64_t i) const { return data() + i * view_.stride(0); }
+
+ private:
+  Scratch memory_;
+  MutView<Rank> view_;
+};
+
+// [1, T, ..] as windows [ceil(T / window), window, ..]; the last one may go on past the end of the view, and is not read there.
+template <class AnyView>
+AnyView windowed(const AnyView& view, int64_t window) {
+  if (view.absent()) return view;
+  auto shape = view.shape();
+  auto strides = view.strides();
+  shape[0] = (shape[1] + window - 1) / window;
+  shape[1] = window;
+  strides[0] = window * strides[1];
+  return AnyView(view.data(), view.dtype(), shape, strides);
+}
+
+// [1, ..] as [count, ..]: `count` times the same.
+template <class AnyView>
+AnyView repeated(const AnyView& view, int64_t count) {
+  if (view.absent()) return view;
+  auto shape = view.shape();
+  auto strides = view.strides();
+  shape[0] = count;
+  strides[0] = 0;
+  return AnyView(view.data(), view.dtype(), shape, strides);
+}
+
+// Entries of the first axis from `begin` on.
+template <class AnyView>
+AnyView entries_from(const AnyView& view, int64_t begin) {
+  return view.absent() ? view : view.slice(0, begin, view.extent(0) - begin);
+}
+
+// Heads `member`, `member` + group, .. of [B, T, H, ..]: one query head of every key head, for values that each query head has of
+// its own beside keys that a group shares.
+template <class AnyView>
+AnyView member_of(const AnyView& view, int64_t member, int64_t group) {
+  if (view.absent()) return view;
+  const AnyView first = view.slice(2, member, view.extent(2) / group);
+  auto strides = view.strides();
+  strides[2] *= group;
+  return AnyView(first.data(), view.dtype(), first.shape(), strides);
+}
+
+// Arguments of a windowed op that fit together. Options are checked before the rest.
+struct WindowedCall : Qkv {
+  template <class Options>
+  WindowedCall(const char* name, View4 queries, View4 keys, View4 values, const Options& options)
+      : Qkv(name, queries, keys, values, options.layout, options.scale, options.threads),
+        q(queries),
+        k(keys),
+        v(values),
+        length(query_length),
+        group(heads / groups),
+        window(options.window),
+        chunk(options.chunk),
+        threads(options.threads),
+        executor(options.executor) {
+    check();
+  }
+
+  // `expected` for one entry; there is one for every sequence.
+  void require_state(const WindowState* state, const char* argument, WindowStateShape expected) const;
+  // logsumexp [B, T, H]
+  int64_t record_size() const { return batch * length * heads; }
+  void check_backward(View4 out, std::span<const float> record, View4 dout, const QkvGradients& gradients) const;
+  Workers workers() const { return Workers(*this); }
+  int64_t chunks() const { return window / chunk; }  // of a window
+
+  View4 q, k, v;
+  int64_t length, group;
+  int64_t window, chunk;
+  int threads;
+  Executor* executor;
+
+ private:
+  void check() const;
+};
+
+// What the options of windowed ops have in common.
+void require_windows(const char* function, int64_t window, int64_t chunk);
+
+// Consecutive windows of a sequence, the last one possibly unfinished. All views begin with the first token of the first window.
+struct Stretch {
+  int64_t window = 0;  // number of the first one; 0 is the window in which the call begins
+  int64_t first = 0;   // tokens of it that came before the call: no queries
+  int64_t tokens = 0;  // these included
+  View4 q, k, v;       // [1, tokens, ..]
+  View2 valid;         // [1, tokens]
+  // Forward pass: [1, tokens, H, V] and [1, tokens, H], fp32.
+  MutView4 out;
+  MutView3 logsumexp;
+  // Backward pass: what the forward pass left, and gradients (dq, dk, dv in fp32). Queries that take no part are 0 in q and dout.
+  View4 whole_out;
+  View3 whole_logsumexp;
+  View4 dout;
+  MutView4 dq, dk, dv;
+
+  int64_t queries() const { return tokens - first; }
+  KeyMask mask() const { return mask_of(valid, {}, 0, 0, 0); }
+};
+
+// One sequence of a call, cut.
+class SequenceWindows {
+ public:
+  // Forward pass. `entry` of `state` is what came before (null: nothing).
+  SequenceWindows(const WindowedCall& call, const Sequence& sequence, const WindowState* state, int64_t entry, MutView4 out,
+                  MutView3 logsumexp);
+  // Outputs where the caller wants them, 0 for tokens that take no part.
+  void write_outputs(MutView4 out, MutView3 logsumexp) const;
+  // The tokens of the window that is unfinished after the call.
+  void save(WindowState& state, int64_t entry) const;
+
+  // Backward pass.
+  SequenceWindows(const WindowedCall& call, const Sequence& sequence, const WindowState* state, int64_t entry, View4 out,
+                  View3 logsumexp, View4 dout, const QkvGradients& gradients);
+  void write_gradients(const QkvGradients& gradients) const;
+
+  // A window that is complete in a state that has seen it, but has not made anything of it yet: no queries.
+  SequenceWindows(const WindowedCall& call, const WindowState& state, int64_t entry);
+
+  int64_t before() const { return before_; }      // windows that were complete before the call
+  int64_t complete() const { return complete_; }  // windows that it completes
+  const std::vector<Stretch>& stretches() const { return stretches_; }
+  // Windows of a stretch with tokens, and those that are complete.
+  int64_t windows_of(const Stretch& s) const { return (s.tokens + call_.window - 1) / call_.window; }
+  int64_t complete_of(const Stretch& s) const { return s.tokens / call_.window; }
+  // Queries of window `j` of a stretch, as a sequence of a part over windowed views sliced from window `from` on, which sees
+  // `keys` keys.
+  PartSequence queries_of(const Stretch& s, int64_t j, int64_t from, int64_t keys) const;
+
+ private:
+  void cut(const Sequence& sequence, const WindowState* state, int64_t entry, int64_t held);
+
+  const WindowedCall& call_;
+  Sequence sequence_;
+  int64_t held_ = 0, before_ = 0, complete_ = 0;
+  int64_t own_ = 0;  // tokens of the call in the first stretch, if that has memory of its own
+  std::vector<Stretch> stretches_;
+  Array<4> held_q_, held_k_, held_v_, held_out_, held_dout_, held_dq_, held_dk_, held_dv_;
+  Array<3> held_logsumexp_;
+  std::vector<uint8_t> held_valid_;
+  Array<4> out_, q_, dout_, dq_, dk_, dv_;  // of the second stretch, where the caller's do not serve
+};
+
+// The exact keys of each query's own window: the first part of the softmax of every windowed op.
+SoftmaxPart own_window_part(const WindowedCall& call, const Stretch& stretch);
+
+// Parts of many sequences with few keys each, some at a time: packed forms of keys and queries stay small.
+void forward_in_slabs(const SoftmaxPart& part, MutView4 out, MutView3 logsumexp, Start start = Start::anew);
+void backward_in_slabs(const SoftmaxPart& part, View4 out, View3 logsumexp, View4 dout, View3 dlogsumexp,
+                       const SoftmaxGradients& gradients, Additions additions);
+
+// dbias [1, tokens, H] of a bias that a part adds to all logits of a query, from what the part alone would give:
+//   exp(part_logsumexp - logsumexp) (dout . part_out - dout . out);  0 where the part gives nothing
+void query_bias_gradients(const WindowedCall& call, const Stretch& stretch, View4 part_out, View3 part_logsumexp, MutView3 dbias);
+
+// One token for each of a batch of sessions.
+struct StepEntry {
+  WindowState* state;
+  int64_t b;
+};
+
+// Keys that a query sees beside its window, heads in the order of memory.
+struct StepKeys {
+  size_t count = 0, groups = 1;
+  float scale = 1;
+  Rows k, v;
+  Rows bias;
+  int64_t k_head = 0, v_head = 0, bias_head = 0;
+  bool sampled = false;  // -|q'|^2 / 2 + offset is added to their logits
+  float offset = 0;
+};
+
+// Calls of one token have a time axis of 1.
+View4 with_time(View3 view);
+MutView4 with_time(MutView3 view);
+
+// The entries of a state of as many, or of sessions with a state of one entry each.
+std::vector<StepEntry> step_entries(const char* function, WindowState& state, int64_t batch);
+std::vector<StepEntry> step_entries(const char* function, std::span<WindowState* const> sessions, int64_t batch);
+
+// The heads of q are served in `members` turns, of heads member, member + members, ..; others(entry, member) lists what they see
+// beside their window, and `complete` is called for entries whose window is full, before it is cleared.
+void windowed_step(const WindowedCall& call, const std::vector<StepEntry>& entries, MutView4 out, int64_t members,
+                   const std::function<std::vector<StepKeys>(const StepEntry&, int64_t member)>& others,
+                   const std::function<void(const StepEntry&)>& complete);
+
+}  // namespace raffia
+
+#endif  // RAFFIA_ESTIMATORS_WINDOWS_H_

@@ -1,0 +1,150 @@
+// Causal EVA: a window of exact keys, summaries of chunks, and a folded past.
+#include "estimators/windowed_case.h"
+#include "raffia/eva.h"
+
+namespace raffia::windowed_tests {
+namespace {
+
+struct Eva {
+  static constexpr const char* kName = "eva";
+  using Options = CausalEvaOptions;
+  // Three chunks of 2 tokens a window; two windows are kept, older ones folded: the folded past begins with token 18.
+  static Options small_options() { return {.window = 6, .chunk = 2, .summaries = 6, .features = 5, .decay = 0.8F, .seed = 3}; }
+  static WindowStateShape state_shape(int64_t batch, int64_t heads, int64_t groups, int64_t dim, int64_t value_dim,
+                                      const Options& options) {
+    return causal_eva_state_shape(batch, heads, groups, dim, value_dim, options);
+  }
+  static void attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const Options& options) {
+    causal_eva_attention(q, k, v, state, out, options);
+  }
+  static int64_t record_size(View4 q, View4 k, View4 v, const WindowState* initial, const Options& options) {
+    return causal_eva_record_size(q, k, v, initial, options);
+  }
+  static void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, std::span<const float> record,
+                       View4 dout, const QkvGradients& gradients, const Options& options) {
+    causal_eva_attention_backward(q, k, v, initial, out, record, dout, gradients, options);
+  }
+  static void step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const Options& options) {
+    causal_eva_step(q, k, v, state, out, options);
+  }
+  static void step_sessions(View3 q, View3 k, View3 v, std::span<WindowState* const> sessions, MutView3 out,
+                            const Options& options) {
+    causal_eva_step(q, k, v, sessions, out, options);
+  }
+  static void twin(View4 q, View4 k, View4 v, MutView4 out, const Options& options) {
+    reference::causal_eva_attention(q, k, v, out, options);
+  }
+};
+
+TEST(CausalEva, LengthsAroundWindowsEqualTheTwin) { lengths_around_windows_equal_the_twin<Eva>(); }
+TEST(CausalEva, MasksPaddingAndPackingEqualTheTwin) { masks_padding_and_packing_equal_the_twin<Eva>(); }
+TEST(CausalEva, Bf16AndStridesEqualTheTwin) { bf16_and_strides_equal_the_twin<Eva>(); }
+TEST(CausalEva, LaterTokensChangeNoEarlierBit) { later_tokens_change_no_earlier_bit<Eva>(); }
+TEST(CausalEva, SplitAndResumeEqualsWhole) { split_and_resume_equals_whole<Eva>(); }
+TEST(CausalEva, StepsEqualTheWhole) { steps_equal_the_whole<Eva>(); }
+TEST(CausalEva, ForksAndFilesContinueAlike) { forks_and_files_continue_alike<Eva>(); }
+TEST(CausalEva, SessionsAtDifferentPositionsStepTogether) { sessions_at_different_positions_step_together<Eva>(); }
+TEST(CausalEva, BitsDoNotDependOnThreads) { bits_do_not_depend_on_threads<Eva>(); }
+TEST(CausalEva, GradientsEqualFiniteDifferences) { gradients_equal_finite_differences<Eva>(); }
+TEST(CausalEva, GradientsComeInBf16AndOneByOne) { gradients_come_in_bf16_and_one_by_one<Eva>(); }
+TEST(CausalEva, ExtremesStayFiniteAndInTheHull) { extremes_stay_finite_and_in_the_hull<Eva>(); }
+
+TEST(CausalEva, EveryOptionEqualsTheTwin) {
+  for_each_isa([] {
+    const Eva::Options base = Eva::small_options();
+    std::vector<Eva::Options> all(8, base);
+    all[0].summaries = 0;
+    all[1].summaries = 3, all[1].decay = 1;
+    all[2].window = 7, all[2].chunk = 7, all[2].summaries = 1, all[2].features = 33;
+    all[3].window = 5, all[3].chunk = 1, all[3].summaries = 10, all[3].draws = Draws::iid;
+    all[4].window = 1, all[4].chunk = 1, all[4].summaries = 4;
+    all[5].scale = 0.9F, all[5].layer = 4, all[5].draw = 2;
+    all[6].window = 100, all[6].chunk = 10, all[6].summaries = 10;
+    all[7].window = 32, all[7].chunk = 8, all[7].summaries = 256, all[7].features = 64;
+    for (const Eva::Options& options : all) {
+      expect_equals_twin(Case<Eva>({.length = 70, .heads = 2, .groups = 1}, options));
+    }
+  });
+}
+
+// More chunks than a block of keys, windows that straddle blocks of queries.
+TEST(CausalEva, LongSequencesEqualTheTwin) {
+  for_each_isa([] {
+    expect_equals_twin(
+        Case<Eva>({.length = 467, .dim = 12}, {.window = 33, .chunk = 3, .summaries = 22, .features = 130, .decay = 0.5F}));
+    expect_equals_twin(Case<Eva>({.length = 467, .dim = 12}, {.window = 30, .chunk = 2, .summaries = 150, .features = 9}));
+  });
+}
+
+// While nothing is older than the window, and no chunk is older than it, EVA is softmax.
+TEST(CausalEva, OneWindowIsSoftmax) {
+  Case<Eva> c({.length = 50, .heads = 2, .groups = 1}, {.window = 50, .chunk = 5, .summaries = 10});
+  std::vector<float> expected(size_of_shape(c.out_shape()));
+  softmax_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(expected.data(), c.out_shape()), {.causal = true});
+  expect_near(run(c).out, expected, c.out_error(), "softmax");
+}
+
+// Chunks of one token hold what the token held.
+TEST(CausalEva, ChunksOfOneTokenAreSoftmax) {
+  Case<Eva> c({.length = 50, .heads = 2, .groups = 1}, {.window = 8, .chunk = 1, .summaries = 0});
+  std::vector<float> expected(size_of_shape(c.out_shape()));
+  softmax_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(expected.data(), c.out_shape()), {.causal = true});
+  expect_near(run(c).out, expected, c.out_error(), "softmax");
+}
+
+TEST(CausalEva, RefusesWhatDoesNotFit) {
+  const Case<Eva> c({.length = 20, .heads = 2, .groups = 1});
+  std::vector<float> out(size_of_shape(c.out_shape()), 7.0F);
+  WindowState state = c.empty_state(1);
+  const WindowState before = state;
+  const auto refusal = [&](Eva::Options options, WindowState* with) {
+    const std::string text = refusal_of(
+        [&] { Eva::attention(c.q_view(), c.k_view(), c.v_view(), with, MutView4(out.data(), c.out_shape()), options); });
+    EXPECT_EQ(state, before);
+    EXPECT_EQ(out, std::vector<float>(out.size(), 7.0F));
+    return text;
+  };
+  Eva::Options options = c.options;
+  options.chunk = 4;
+  EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: chunk is 4, expected a divisor of window, 6");
+  options = c.options, options.summaries = 4;
+  EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: summaries is 4, expected a multiple of 3 (window / chunk)");
+  options = c.options, options.summaries = 0;
+  EXPECT_EQ(refusal(options, &state),
+            "causal_eva_attention: state is given with summaries = 0, expected null (such a state has no size)");
+  options = c.options, options.features = 0;
+  EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: features is 0, expected at least 1");
+  for (float decay : {0.0F, -1.0F, 1.5F, kNan}) {
+    options = c.options, options.decay = decay;
+    EXPECT_EQ(refusal(options, nullptr), fmt::format("causal_eva_attention: decay is {}, expected above 0 and at most 1", decay));
+  }
+  options = c.options, options.scale = -1.0F;
+  EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: scale is -1, expected a positive number");
+  options = c.options, options.summaries = 9;
+  EXPECT_NE(refusal(options, &state).find("summaries 6"), std::string::npos);
+  WindowState two = c.empty_state(2);
+  EXPECT_EQ(refusal(c.options, &two), "causal_eva_attention: state has 2 entries, expected 1 (sequences)");
+  std::vector<float> record(3);
+  options = c.options, options.record = record;
+  EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: record has 3 floats, expected 40 (its record size)");
+  options = c.options, options.summaries = 0;
+  EXPECT_EQ(refusal_of([&] { causal_eva_state_shape(1, 1, 1, 4, 4, options); }),
+            "causal_eva_state_shape: summaries is 0, expected at least 3: a state of all summaries has no size");
+
+  const std::vector<float> token(64);
+  std::vector<float> step_out(64);
+  WindowState* const twice[] = {&state, &state};
+  EXPECT_EQ(refusal_of([&] {
+              causal_eva_step(View3(token.data(), {2, 2, 5}), View3(token.data(), {2, 1, 5}), View3(token.data(), {2, 1, 6}),
+                              twice, MutView3(step_out.data(), {2, 2, 6}), c.options);
+            }),
+            "causal_eva_step: a session is given twice, expected each once");
+  EXPECT_EQ(refusal_of([&] {
+              causal_eva_step(View3(token.data(), {1, 2, 4}), View3(token.data(), {1, 1, 4}), View3(token.data(), {1, 1, 6}),
+                              state, MutView3(step_out.data(), {1, 2, 6}), c.options);
+            }),
+            "causal_eva_step: the state of session 0 is not that of the shapes of q, k, v and options");
+}
+
+}  // namespace
+}  // namespace raffia::windowed_tests
