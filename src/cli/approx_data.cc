@@ -15,6 +15,9 @@ namespace {
 
 enum Stream : uint32_t { kTokens, kQueryMatrix, kKeyMatrix, kValueMatrix, kKeys, kValues };
 
+// No estimator has so many heads: data and random features of one seed share no random numbers.
+constexpr uint32_t kHeadOfData = UINT32_MAX;
+
 // [rows, columns], row-major.
 struct Matrix {
   int64_t rows, columns;
@@ -26,7 +29,7 @@ struct Matrix {
 
 Matrix random_matrix(int64_t rows, int64_t columns, double scale, uint64_t seed, Stream stream) {
   Matrix matrix{rows, columns, std::vector<double>(static_cast<size_t>(rows * columns))};
-  RandomStream random({.seed = seed, .layer = stream});
+  RandomStream random({.seed = seed, .layer = stream, .head = kHeadOfData});
   for (double& value : matrix.values) value = scale * random.next_normal();
   return matrix;
 }

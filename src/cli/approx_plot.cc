@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "cli/approx.h"
@@ -51,8 +52,11 @@ std::vector<Curve> curves_of(std::span<const ApproxRecord> records, bool several
   return curves;
 }
 
+constexpr double kMargin = 1.3;  // of the horizontal axis, a factor at each end
+
 struct Axis {
   const char* label;
+  bool has_tics_at_points;
   std::optional<double> (*of)(const ApproxRecord& record);
 };
 
@@ -71,7 +75,7 @@ std::string script_of(std::span<const ApproxRecord> records, const Axis& axis, c
   const std::vector<Curve> curves = curves_of(records, several_data);
   std::ostringstream out;
   std::vector<std::string> parts;
-  bool has_points = false;
+  std::set<double> places, errors;  // on both axes
   for (size_t i = 0; i < curves.size(); ++i) {
     std::vector<std::pair<double, const ApproxRecord*>> points;
     for (const ApproxRecord* record : curves[i].points) {
@@ -83,28 +87,31 @@ std::string script_of(std::span<const ApproxRecord> records, const Axis& axis, c
           fmt::format("{} with lines lw 2 lc rgb '{}' title {}", curves[i].points.front()->mse, colour, quoted(curves[i].title)));
       continue;
     }
-    has_points = true;
     std::stable_sort(points.begin(), points.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     out << fmt::format("$curve{} << EOD\n", i);
     for (const auto& [x, record] : points) {
+      places.insert(x);
+      errors.insert(record->mse);
       const double error = record->mse_stderr && std::isfinite(*record->mse_stderr) ? *record->mse_stderr : 0;
       // The lower end of a bar stays on the logarithmic axis.
       out << fmt::format("{} {} {} {}\n", x, record->mse, std::max(record->mse - error, record->mse / 10), record->mse + error);
     }
     out << "EOD\n";
+    parts.push_back(fmt::format("$curve{} using 1:2:3:4 with yerrorbars lw 1 ps 0 lc rgb '{}' notitle", i, colour));
     parts.push_back(fmt::format("$curve{} using 1:2 with linespoints lw 2.5 pt {} ps 0.8 lc rgb '{}' title {}", i,
                                 5 + 2 * (i % 4), colour, quoted(curves[i].title)));
-    parts.push_back(fmt::format("$curve{} using 1:2:3:4 with yerrorbars lw 1 pt 0 lc rgb '{}' notitle", i, colour));
   }
   std::map<std::string, double> bases;
   for (const ApproxRecord& record : records) bases.emplace(data_title(record), record.base_mse);
   for (const auto& [data, base] : bases) {
     if (!is_drawable(base)) continue;
+    errors.insert(base);
     parts.push_back(fmt::format("{} with lines dashtype (4,4) lw 1.5 lc rgb '#888888' title {}", base,
                                 quoted(several_data ? fmt::format("mean of values ({})", data) : "mean of values")));
   }
   if (parts.empty()) parts.emplace_back("NaN notitle");
-  if (!has_points) out << "set xrange [1:1000]\nset yrange [1e-6:10]\n";
+  if (places.empty()) places = {1, 1000};
+  if (errors.empty()) errors = {1e-6, 1};
   out << "set logscale xy\n"
          "set ylabel 'mean squared error'\n"
          "set grid xtics ytics lc rgb '#dddddd' lt 1 lw 1\n"
@@ -112,7 +119,9 @@ std::string script_of(std::span<const ApproxRecord> records, const Axis& axis, c
          "set tics nomirror\n"
          "set key outside right top Left reverse noenhanced samplen 2\n"
          "set format y '%.0e'\n"
-         "set offsets graph 0.03, graph 0.03, graph 0.03, graph 0.03\n"
+      << fmt::format("set xrange [{}:{}]\nset yrange [{}:{}]\n", *places.begin() / kMargin, *places.rbegin() * kMargin,
+                     *errors.begin() / 2, *errors.rbegin() * 2)
+      << (axis.has_tics_at_points ? fmt::format("set xtics ({})\n", fmt::join(places, ",")) : "set format x '%g'\n")
       << "set xlabel " << quoted(axis.label) << '\n'
       << "set title " << quoted(title_of(records, several_data)) << " noenhanced\n"
       << on_both_terminals(fmt::format("plot {}\n", fmt::join(parts, ", ")), prefix, 1080, 600);
@@ -123,10 +132,10 @@ std::string script_of(std::span<const ApproxRecord> records, const Axis& axis, c
 
 void plot_approx(std::span<const ApproxRecord> records, const std::string& prefix) {
   if (records.empty()) return;
-  constexpr Axis kSamples = {"samples", [](const ApproxRecord& r) {
+  constexpr Axis kSamples = {"samples", true, [](const ApproxRecord& r) {
                                return r.samples && *r.samples > 0 ? std::optional(static_cast<double>(*r.samples)) : std::nullopt;
                              }};
-  constexpr Axis kTime = {"time (ms)", [](const ApproxRecord& r) { return std::optional(1e3 * r.seconds); }};
+  constexpr Axis kTime = {"time (ms)", false, [](const ApproxRecord& r) { return std::optional(1e3 * r.seconds); }};
   run_gnuplot(script_of(records, kSamples, prefix), "--plot", prefix);
   run_gnuplot(script_of(records, kTime, prefix + "-time"), "--plot", prefix + "-time");
 }

@@ -72,6 +72,18 @@ Report attend_lara(const Estimator& estimator, const AttendInputs& inputs, MutVi
   return {};
 }
 
+Report attend_causal_lara(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
+  const CausalLaraOptions op{.window = estimator.window,
+                             .chunk = estimator.chunk,
+                             .samples = estimator.samples.value_or(128),
+                             .samples_per_proposal = estimator.per_proposal,
+                             .streaming = estimator.streaming,
+                             .draws = estimator.draws,
+                             .scale = options.scale};
+  causal_lara_attention(inputs.q, inputs.k, inputs.v, nullptr, out, with_common(with_stream(op, estimator), options));
+  return {};
+}
+
 Report attend_causal_eva(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
   const CausalEvaOptions op{.window = estimator.window,
                             .chunk = estimator.chunk,
@@ -124,8 +136,7 @@ Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 o
     case EstimatorKind::hybrid:
       return attend_hybrid(estimator, inputs, out, options);
     case EstimatorKind::lara:
-      if (!options.causal) return attend_lara(estimator, inputs, out, options);
-      break;
+      return options.causal ? attend_causal_lara(estimator, inputs, out, options) : attend_lara(estimator, inputs, out, options);
     case EstimatorKind::eva:
       if (options.causal) return attend_causal_eva(estimator, inputs, out, options);
       break;

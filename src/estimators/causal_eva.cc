@@ -373,16 +373,20 @@ class EvaSequence {
   Array<4> partial_values_;                 // [folds, R, H, V]
 };
 
-WindowStateShape shape_of(const WindowedCall& call, const CausalEvaOptions& options) {
+WindowStateShape shape_of(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
+                          const CausalEvaOptions& options) {
   return {.kind = WindowKind::eva,
-          .batch = 1,
-          .query_heads = call.heads,
-          .heads = call.groups,
-          .dim = call.dim,
-          .value_dim = call.value_dim,
+          .batch = batch,
+          .query_heads = query_heads,
+          .heads = heads,
+          .dim = dim,
+          .value_dim = value_dim,
           .window = options.window,
           .summaries = options.summaries,
           .features = options.features};
+}
+WindowStateShape shape_of(const WindowedCall& call, const CausalEvaOptions& options) {
+  return shape_of(1, call.heads, call.groups, call.dim, call.value_dim, options);
 }
 
 void require_state(const WindowedCall& call, const CausalEvaOptions& options, const WindowState* state, const char* argument) {
@@ -394,17 +398,10 @@ void require_state(const WindowedCall& call, const CausalEvaOptions& options, co
 void step(const char* function, View3 q, View3 k, View3 v, const std::vector<StepEntry>& entries, MutView3 out,
           const CausalEvaOptions& options) {
   require_options(function, options);
-  require(options.layout.valid.absent() && options.layout.lengths.empty() && options.layout.cu_seqlens.empty(),
-          "{}: a layout is given, but a step has one token for every session", function);
+  require(options.summaries > 0, "{}: summaries is 0, expected at least {} (such a state has no size)", function,
+          options.window / options.chunk);
   const WindowedCall call(function, with_time(q), with_time(k), with_time(v), options);
-  call.check_output("out", with_time(out));
-  require(options.summaries > 0, "{}: summaries is 0, expected at least {} (such a state has no size)", function, call.chunks());
-  for (size_t b = 0; b < entries.size(); ++b) {
-    WindowStateShape expected = shape_of(call, options);
-    expected.batch = entries[b].state->shape().batch;
-    require(entries[b].state->shape() == expected, "{}: the state of session {} is not that of the shapes of q, k, v and options",
-            function, b);
-  }
+  call.check_step(entries, out, shape_of(call, options));
   const Trace trace(function, "q", q);
   const int64_t G = call.groups, H = call.heads, D = call.dim, V = call.value_dim, per = call.chunks();
   const Features features = features_of(call, options);
@@ -451,44 +448,20 @@ WindowStateShape causal_eva_state_shape(int64_t batch, int64_t query_heads, int6
   require_options(kName, options);
   require(options.summaries > 0, "{}: summaries is 0, expected at least {}: a state of all summaries has no size", kName,
           options.window / options.chunk);
-  return {.kind = WindowKind::eva,
-          .batch = batch,
-          .query_heads = query_heads,
-          .heads = heads,
-          .dim = dim,
-          .value_dim = value_dim,
-          .window = options.window,
-          .summaries = options.summaries,
-          .features = options.features};
+  return shape_of(batch, query_heads, heads, dim, value_dim, options);
 }
 
 void causal_eva_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& options) {
   constexpr const char* kName = "causal_eva_attention";
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
-  call.check_output("out", out);
   require_state(call, options, state, "state");
-  if (!options.record.empty()) call.check_record(options.record, call.record_size());
-  const Trace trace(kName, "q", q, options.chunk);
-
   const Features features = features_of(call, options);
-  const Array<3> own_logsumexp(options.record.empty() ? Extents<3>{call.batch, call.length, call.heads} : Extents<3>{});
-  const MutView3 logsumexp =
-      options.record.empty() ? own_logsumexp.view() : MutView3(options.record.data(), {call.batch, call.length, call.heads});
-  for (size_t n = 0; n < call.sequences.size(); ++n) {
-    const Sequence& s = call.sequences[n];
-    const int64_t entry = static_cast<int64_t>(n);
-    const SequenceWindows windows(call, s, state, entry, out, logsumexp);
+  run_windows(call, state, out, options.record, [&](const SequenceWindows& windows, int64_t entry) {
     const EvaSequence eva(call, options, features, windows, state, entry, false);
     for (const Stretch& stretch : windows.stretches()) eva.forward_stretch(stretch);
-    windows.write_outputs(out, logsumexp);
-    if (state != nullptr) {
-      eva.save(*state, entry);
-      windows.save(*state, entry);
-    }
-    if (!call.packed) fill_rest(logsumexp, s.batch, s.keys, kNone);
-  }
-  zero_padding(out, call, &Sequence::keys);
+    if (state != nullptr) eva.save(*state, entry);
+  });
 }
 
 int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalEvaOptions& options) {
@@ -506,18 +479,10 @@ void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState*
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
   require_state(call, options, initial, "initial");
-  call.check_backward(out, record, dout, gradients);
-  const Trace trace(kName, "q", q, options.chunk);
-
   const Features features = features_of(call, options);
-  const View3 logsumexp(record.data(), {call.batch, call.length, call.heads});
-  for (size_t n = 0; n < call.sequences.size(); ++n) {
-    const Sequence& s = call.sequences[n];
-    const SequenceWindows windows(call, s, initial, static_cast<int64_t>(n), out, logsumexp, dout, gradients);
-    EvaSequence(call, options, features, windows, initial, static_cast<int64_t>(n), true).backward_all();
-    windows.write_gradients(gradients);
-  }
-  for (MutView4 gradient : {gradients.q, gradients.k, gradients.v}) zero_padding(gradient, call, &Sequence::keys);
+  run_windows_backward(call, initial, out, record, dout, gradients, [&](const SequenceWindows& windows, int64_t entry) {
+    EvaSequence(call, options, features, windows, initial, entry, true).backward_all();
+  });
 }
 
 void causal_eva_step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalEvaOptions& options) {

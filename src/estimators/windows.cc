@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/trace.h"
 
 namespace raffia {
 namespace {
@@ -82,11 +83,14 @@ void WindowedCall::require_state(const WindowState* state, const char* argument,
           expected.dim, expected.value_dim, expected.window, expected.summaries, expected.proposals, expected.features);
 }
 
-void WindowedCall::check_backward(View4 out, std::span<const float> record, View4 dout, const QkvGradients& gradients) const {
-  check_output("out", out);
-  check_output("dout", dout);
-  check_record(record, record_size());
-  check_gradients(gradients);
+void WindowedCall::check_step(const std::vector<StepEntry>& entries, MutView3 out, WindowStateShape expected) const {
+  require(valid.absent() && !packed && !padded, "{}: a layout is given, but a step has one token for every session", function);
+  check_output("out", with_time(out));
+  for (size_t b = 0; b < entries.size(); ++b) {
+    expected.batch = entries[b].state->shape().batch;
+    require(entries[b].state->shape() == expected, "{}: the state of session {} is not that of the shapes of q, k, v and options",
+            function, b);
+  }
 }
 
 void SequenceWindows::cut(const Sequence& sequence, const WindowState* state, int64_t entry, int64_t held) {
@@ -256,6 +260,40 @@ SequenceWindows::SequenceWindows(const WindowedCall& call, const WindowState& st
 PartSequence SequenceWindows::queries_of(const Stretch& s, int64_t j, int64_t from, int64_t keys) const {
   const int64_t first = j == 0 ? s.first : 0, count = std::min(call_.window, s.tokens - j * call_.window) - first;
   return {j - from, first, 0, Visibility::all(static_cast<size_t>(count), static_cast<size_t>(keys))};
+}
+
+void run_windows(const WindowedCall& call, WindowState* state, MutView4 out, std::span<float> record, const SequenceBody& body) {
+  call.check_output("out", out);
+  if (!record.empty()) call.check_record(record, call.record_size());
+  const Trace trace(call.function, "q", call.q, call.chunk);
+  const Extents<3> shape{call.batch, call.length, call.heads};
+  const Array<3> own(record.empty() ? shape : Extents<3>{});
+  const MutView3 logsumexp = record.empty() ? own.view() : MutView3(record.data(), shape);
+  for (size_t n = 0; n < call.sequences.size(); ++n) {
+    const Sequence& s = call.sequences[n];
+    const SequenceWindows windows(call, s, state, static_cast<int64_t>(n), out, logsumexp);
+    body(windows, static_cast<int64_t>(n));
+    windows.write_outputs(out, logsumexp);
+    if (state != nullptr) windows.save(*state, static_cast<int64_t>(n));
+    if (!call.packed) fill_rest(logsumexp, s.batch, s.keys, kNone);
+  }
+  zero_padding(out, call, &Sequence::keys);
+}
+
+void run_windows_backward(const WindowedCall& call, const WindowState* initial, View4 out, std::span<const float> record,
+                          View4 dout, const QkvGradients& gradients, const SequenceBody& body) {
+  call.check_output("out", out);
+  call.check_output("dout", dout);
+  call.check_record(record, call.record_size());
+  call.check_gradients(gradients);
+  const Trace trace(call.function, "q", call.q, call.chunk);
+  const View3 logsumexp(record.data(), {call.batch, call.length, call.heads});
+  for (size_t n = 0; n < call.sequences.size(); ++n) {
+    const SequenceWindows windows(call, call.sequences[n], initial, static_cast<int64_t>(n), out, logsumexp, dout, gradients);
+    body(windows, static_cast<int64_t>(n));
+    windows.write_gradients(gradients);
+  }
+  for (MutView4 gradient : {gradients.q, gradients.k, gradients.v}) zero_padding(gradient, call, &Sequence::keys);
 }
 
 SoftmaxPart own_window_part(const WindowedCall& call, const Stretch& stretch) {

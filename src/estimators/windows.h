@@ -83,6 +83,12 @@ AnyView member_of(const AnyView& view, int64_t member, int64_t group) {
   return AnyView(first.data(), view.dtype(), first.shape(), strides);
 }
 
+// Where the state of a session is, in a step of decoding.
+struct StepEntry {
+  WindowState* state;
+  int64_t b;
+};
+
 // Arguments of a windowed op that fit together. Options are checked before the rest.
 struct WindowedCall : Qkv {
   template <class Options>
@@ -96,7 +102,8 @@ struct WindowedCall : Qkv {
         window(options.window),
         chunk(options.chunk),
         threads(options.threads),
-        executor(options.executor) {
+        executor(options.executor),
+        padded(!options.layout.lengths.empty()) {
     check();
   }
 
@@ -104,7 +111,7 @@ struct WindowedCall : Qkv {
   void require_state(const WindowState* state, const char* argument, WindowStateShape expected) const;
   // logsumexp [B, T, H]
   int64_t record_size() const { return batch * length * heads; }
-  void check_backward(View4 out, std::span<const float> record, View4 dout, const QkvGradients& gradients) const;
+  void check_step(const std::vector<StepEntry>& entries, MutView3 out, WindowStateShape expected) const;
   Workers workers() const { return Workers(*this); }
   int64_t chunks() const { return window / chunk; }  // of a window
 
@@ -113,6 +120,7 @@ struct WindowedCall : Qkv {
   int64_t window, chunk;
   int threads;
   Executor* executor;
+  bool padded;  // lengths are given
 
  private:
   void check() const;
@@ -184,6 +192,13 @@ class SequenceWindows {
   Array<4> out_, q_, dout_, dq_, dk_, dv_;  // of the second stretch, where the caller's do not serve
 };
 
+// The forward and the backward pass over all sequences of a call: checks of what both ops take alike, body(sequence, entry of the
+// state) for each sequence, and what is left to write.
+using SequenceBody = std::function<void(const SequenceWindows& windows, int64_t entry)>;
+void run_windows(const WindowedCall& call, WindowState* state, MutView4 out, std::span<float> record, const SequenceBody& body);
+void run_windows_backward(const WindowedCall& call, const WindowState* initial, View4 out, std::span<const float> record,
+                          View4 dout, const QkvGradients& gradients, const SequenceBody& body);
+
 // The exact keys of each query's own window: the first part of the softmax of every windowed op.
 SoftmaxPart own_window_part(const WindowedCall& call, const Stretch& stretch);
 
@@ -195,12 +210,6 @@ void backward_in_slabs(const SoftmaxPart& part, View4 out, View3 logsumexp, View
 // dbias [1, tokens, H] of a bias that a part adds to all logits of a query, from what the part alone would give:
 //   exp(part_logsumexp - logsumexp) (dout . part_out - dout . out);  0 where the part gives nothing
 void query_bias_gradients(const WindowedCall& call, const Stretch& stretch, View4 part_out, View3 part_logsumexp, MutView3 dbias);
-
-// One token for each of a batch of sessions.
-struct StepEntry {
-  WindowState* state;
-  int64_t b;
-};
 
 // Keys that a query sees beside its window, heads in the order of memory.
 struct StepKeys {

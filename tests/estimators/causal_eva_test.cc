@@ -50,30 +50,26 @@ TEST(CausalEva, GradientsComeInBf16AndOneByOne) { gradients_come_in_bf16_and_one
 TEST(CausalEva, ExtremesStayFiniteAndInTheHull) { extremes_stay_finite_and_in_the_hull<Eva>(); }
 
 TEST(CausalEva, EveryOptionEqualsTheTwin) {
-  for_each_isa([] {
-    const Eva::Options base = Eva::small_options();
-    std::vector<Eva::Options> all(8, base);
-    all[0].summaries = 0;
-    all[1].summaries = 3, all[1].decay = 1;
-    all[2].window = 7, all[2].chunk = 7, all[2].summaries = 1, all[2].features = 33;
-    all[3].window = 5, all[3].chunk = 1, all[3].summaries = 10, all[3].draws = Draws::iid;
-    all[4].window = 1, all[4].chunk = 1, all[4].summaries = 4;
-    all[5].scale = 0.9F, all[5].layer = 4, all[5].draw = 2;
-    all[6].window = 100, all[6].chunk = 10, all[6].summaries = 10;
-    all[7].window = 32, all[7].chunk = 8, all[7].summaries = 256, all[7].features = 64;
-    for (const Eva::Options& options : all) {
-      expect_equals_twin(Case<Eva>({.length = 70, .heads = 2, .groups = 1}, options));
-    }
-  });
+  const Eva::Options base = Eva::small_options();
+  std::vector<Eva::Options> all(8, base);
+  all[0].summaries = 0;
+  all[1].summaries = 3, all[1].decay = 1;
+  all[2].window = 7, all[2].chunk = 7, all[2].summaries = 1, all[2].features = 33;
+  all[3].window = 5, all[3].chunk = 1, all[3].summaries = 10, all[3].draws = Draws::iid;
+  all[4].window = 1, all[4].chunk = 1, all[4].summaries = 4;
+  all[5].scale = 0.9F, all[5].layer = 4, all[5].draw = 2;
+  all[6].window = 100, all[6].chunk = 10, all[6].summaries = 10;
+  all[7].window = 32, all[7].chunk = 8, all[7].summaries = 256, all[7].features = 64;
+  for (const Eva::Options& options : all) {
+    expect_equals_twin(Case<Eva>({.length = 70, .heads = 2, .groups = 1}, options));
+  }
 }
 
 // More chunks than a block of keys, windows that straddle blocks of queries.
 TEST(CausalEva, LongSequencesEqualTheTwin) {
-  for_each_isa([] {
-    expect_equals_twin(
-        Case<Eva>({.length = 467, .dim = 12}, {.window = 33, .chunk = 3, .summaries = 22, .features = 130, .decay = 0.5F}));
-    expect_equals_twin(Case<Eva>({.length = 467, .dim = 12}, {.window = 30, .chunk = 2, .summaries = 150, .features = 9}));
-  });
+  expect_equals_twin(
+      Case<Eva>({.length = 467, .dim = 12}, {.window = 33, .chunk = 3, .summaries = 22, .features = 130, .decay = 0.5F}));
+  expect_equals_twin(Case<Eva>({.length = 467, .dim = 12}, {.window = 30, .chunk = 2, .summaries = 150, .features = 9}));
 }
 
 // While nothing is older than the window, and no chunk is older than it, EVA is softmax.

@@ -113,15 +113,17 @@ struct Case {
     put(dout, shape.heads * shape.value_dim);
   }
 
-  // How far an output may be off: logits of at most A err by (sqrt(d) + 4) A u in standard deviation, which is the relative error
-  // of a probability; three softmaxes lie on top of each other (values, their merge, the output), each also sums T terms. Results
-  // may be 6 deviations away. A: |w| <= |q'| + |k'| + |e| and a logit is w . x' - |x'|^2 / 2 - another one, where |e| is chi(d).
+  // How far an output may be off. Rounding errors count as independent and add in squares. A logit is a sum of d products and
+  // a norm, at most A in magnitude at every step: it errs by (sqrt(d) + 1) A u in standard deviation, which is the relative error
+  // of a probability; exp and quotients add 16, a sum of T terms sqrt(T). Three softmaxes lie on top of each other (values, their
+  // merge, the output). Results may be 6 deviations away. A: |w| <= |q'| + |k'| + |e| and a logit is w . x' - |x'|^2 / 2, where
+  // |e| is chi(d).
   double out_error() const {
     const double tau = options.scale ? static_cast<double>(*options.scale) : 1 / std::sqrt(static_cast<double>(shape.dim));
     const double root = std::sqrt(static_cast<double>(shape.dim));
     const double x = std::sqrt(tau) * std::max(greatest_norm(q, shape.dim), greatest_norm(k, shape.dim)), w = 2 * x + root + 3;
-    const double logit = 2 * (w * x + x * x / 2), terms = static_cast<double>(shape.length);
-    return 3 * 6 * kUnit * greatest_of(v) * ((root + 4) * logit + std::sqrt(terms) + 16);
+    const double logit = w * x + x * x / 2, terms = static_cast<double>(shape.length);
+    return 6 * std::sqrt(3.0) * kUnit * greatest_of(v) * ((root + 1) * logit + std::sqrt(terms) + 16);
   }
 
   Shape shape;
@@ -185,7 +187,8 @@ inline void expect_near(const WindowState& found, const WindowState& expected, d
 
 template <class Op>
 void expect_equals_twin(const Case<Op>& c) {
-  expect_near(run(c).out, twin_of(c), c.out_error(), c.shape.text());
+  const std::vector<double> expected = twin_of(c);
+  for_each_isa([&] { expect_near(run(c).out, expected, c.out_error(), c.shape.text()); });
 }
 
 // Tokens [begin, end) of a case of one entry, as a call of their own.
@@ -214,32 +217,28 @@ void step_tokens(const Case<Op>& c, int64_t begin, int64_t end, WindowState& sta
 
 template <class Op>
 void lengths_around_windows_equal_the_twin() {
-  for_each_isa([] {
-    for (int64_t length : {1, 2, 5, 6, 7, 11, 12, 13, 18, 19, 35, 36, 37, 60}) expect_equals_twin(Case<Op>({.length = length}));
-    for (auto [dim, value_dim] : {std::pair{1, 1}, {3, 17}, {16, 16}, {17, 5}, {64, 64}}) {
-      expect_equals_twin(Case<Op>({.length = 43, .dim = dim, .value_dim = value_dim}));
-    }
-    expect_equals_twin(Case<Op>({.length = 38, .batch = 2, .heads = 4, .groups = 2}));
-    expect_equals_twin(Case<Op>({.length = 38, .heads = 3, .groups = 1}));
-  });
+  for (int64_t length : {1, 2, 5, 6, 7, 11, 12, 13, 18, 19, 35, 36, 37, 60}) expect_equals_twin(Case<Op>({.length = length}));
+  for (auto [dim, value_dim] : {std::pair{1, 1}, {3, 17}, {16, 16}, {17, 5}, {64, 64}}) {
+    expect_equals_twin(Case<Op>({.length = 43, .dim = dim, .value_dim = value_dim}));
+  }
+  expect_equals_twin(Case<Op>({.length = 38, .batch = 2, .heads = 4, .groups = 2}));
+  expect_equals_twin(Case<Op>({.length = 38, .heads = 3, .groups = 1}));
 }
 
 template <class Op>
 void masks_padding_and_packing_equal_the_twin() {
-  for_each_isa([] {
-    for (const char* pattern : {"x.", "..xx.x", "xxxxxxx..............", "x......", "."}) {
-      Case<Op> c({.length = 41, .batch = 2, .heads = 2, .groups = 1});
-      c.add_mask(pattern);
-      expect_equals_twin(c);
-    }
-    Case<Op> padded({.length = 41, .batch = 4, .heads = 2, .groups = 2});
-    padded.set_lengths({41, 0, 13, 36});
-    expect_equals_twin(padded);
-    Case<Op> packed({.length = 70, .heads = 2, .groups = 1});
-    packed.set_cu_seqlens({0, 13, 13, 14, 50, 70});
-    packed.add_mask("xx.xxxx");
-    expect_equals_twin(packed);
-  });
+  for (const char* pattern : {"x.", "..xx.x", "xxxxxxx..............", "x......", "."}) {
+    Case<Op> c({.length = 41, .batch = 2, .heads = 2, .groups = 1});
+    c.add_mask(pattern);
+    expect_equals_twin(c);
+  }
+  Case<Op> padded({.length = 41, .batch = 4, .heads = 2, .groups = 2});
+  padded.set_lengths({41, 0, 13, 36});
+  expect_equals_twin(padded);
+  Case<Op> packed({.length = 70, .heads = 2, .groups = 1});
+  packed.set_cu_seqlens({0, 13, 13, 14, 50, 70});
+  packed.add_mask("xx.xxxx");
+  expect_equals_twin(packed);
 }
 
 template <class Op>
@@ -497,31 +496,7 @@ void bits_do_not_depend_on_threads() {
 // what comes before `begin` is a state.
 template <class Op>
 void expect_gradients(const Case<Op>& c, int64_t begin) {
-  const int64_t rest = c.shape.length - begin;
-  Shape rest_shape = c.shape;
-  rest_shape.length = rest;
-  Case<Op> part(rest_shape, c.options);
-  const auto tail = [&](const std::vector<float>& from, int64_t width) {
-    return std::vector<float>(from.begin() + begin * width, from.end());
-  };
   ASSERT_TRUE(begin == 0 || c.shape.batch == 1);
-  part.q = tail(c.q, c.shape.heads * c.shape.dim), part.k = tail(c.k, c.shape.groups * c.shape.dim);
-  part.v = tail(c.v, c.shape.groups * c.shape.value_dim), part.dout = tail(c.dout, c.shape.heads * c.shape.value_dim);
-  if (!c.valid.empty()) {
-    part.valid.assign(c.valid.begin() + begin, c.valid.end());
-    part.options.layout.valid = View2(part.valid.data(), {c.shape.batch, rest});
-  }
-  Gradients<Op> gradients(part);
-  if (begin == 0) {
-    gradients = backward(part, run(part));
-  } else {
-    WindowState state = c.empty_state(1);
-    std::vector<float> past(size_of_shape(c.out_shape()));
-    run_tokens(c, 0, begin, state, past);
-    WindowState running = state;
-    gradients = backward(part, run(part, &running), &state);
-  }
-
   std::vector<double> inputs[3] = {{c.q.begin(), c.q.end()}, {c.k.begin(), c.k.end()}, {c.v.begin(), c.v.end()}};
   const auto loss = [&] {
     std::vector<double> out(size_of_shape(c.out_shape()));
@@ -533,55 +508,96 @@ void expect_gradients(const Case<Op>& c, int64_t begin) {
     }
     return sum;
   };
-  // Central differences err by h^2 f''' / 6 and 2^-53 f / h: about 1e-9. Every query adds max|dout| times the
-  // error of an output to that of a gradient, or its share of it; errors of T of them add in squares.
+
+  // Slopes along single numbers and, for each input, along a direction that touches all of them.
+  struct Slope {
+    size_t input;
+    std::vector<std::pair<size_t, double>> direction;  // number of the tokens from `begin` on, and how far it goes
+    double expected;
+  };
   constexpr double kStep = 1e-5;
-  const double error = 1e-7 + std::sqrt(static_cast<double>(c.shape.length)) * greatest_of(c.dout) * c.out_error();
-  const std::vector<float>* found[3] = {&gradients.q, &gradients.k, &gradients.v};
+  constexpr int kSingle = 12;
+  std::vector<Slope> slopes;
   RandomStream random({.seed = 77});
-  for (size_t which = 0; which < 3; ++which) {
-    const size_t offset = inputs[which].size() - found[which]->size();
-    double largest = 0;
-    for (size_t i = 0; i < found[which]->size(); ++i) {
-      const double x = inputs[which][offset + i];
-      ASSERT_TRUE(std::isfinite((*found[which])[i])) << c.shape.text() << " input " << which << " at " << i;
-      if (std::isnan(x)) {
-        ASSERT_EQ((*found[which])[i], 0.0F) << c.shape.text() << " input " << which << " at " << i;
+  for (size_t input = 0; input < 3; ++input) {
+    const size_t skipped = inputs[input].size() / static_cast<size_t>(c.shape.length) * static_cast<size_t>(begin);
+    const size_t count = inputs[input].size() - skipped;
+    for (int draw = 0; draw <= kSingle; ++draw) {
+      Slope slope{input, {}, 0};
+      if (draw < kSingle) slope.direction = {{random.next_u32() % count, 1.0}};
+      for (size_t i = 0; draw == kSingle && i < count; ++i) slope.direction.emplace_back(i, random.next_normal());
+      std::erase_if(slope.direction, [&](const auto& at) { return std::isnan(inputs[input][skipped + at.first]); });
+      const std::vector<double> kept = inputs[input];
+      for (double side : {1.0, -1.0}) {
+        for (const auto& [i, far] : slope.direction) inputs[input][skipped + i] = kept[skipped + i] + side * kStep * far;
+        slope.expected += side * loss() / (2 * kStep);
+      }
+      inputs[input] = kept;
+      slopes.push_back(slope);
+    }
+  }
+
+  Shape rest_shape = c.shape;
+  rest_shape.length = c.shape.length - begin;
+  Case<Op> part(rest_shape, c.options);
+  const auto tail = [&](const std::vector<float>& from, int64_t width) {
+    return std::vector<float>(from.begin() + begin * width, from.end());
+  };
+  part.q = tail(c.q, c.shape.heads * c.shape.dim), part.k = tail(c.k, c.shape.groups * c.shape.dim);
+  part.v = tail(c.v, c.shape.groups * c.shape.value_dim), part.dout = tail(c.dout, c.shape.heads * c.shape.value_dim);
+  if (!c.valid.empty()) {
+    part.valid.assign(c.valid.begin() + begin, c.valid.end());
+    part.options.layout.valid = View2(part.valid.data(), {c.shape.batch, rest_shape.length});
+  }
+  for_each_isa([&] {
+    Gradients<Op> gradients(part);
+    if (begin == 0) {
+      gradients = backward(part, run(part));
+    } else {
+      WindowState state = c.empty_state(1);
+      std::vector<float> past(size_of_shape(c.out_shape()));
+      run_tokens(c, 0, begin, state, past);
+      WindowState running = state;
+      gradients = backward(part, run(part, &running), &state);
+    }
+    const std::vector<float>* found[3] = {&gradients.q, &gradients.k, &gradients.v};
+    const std::vector<float>* of[3] = {&part.q, &part.k, &part.v};
+    for (size_t input = 0; input < 3; ++input) {
+      for (size_t i = 0; i < found[input]->size(); ++i) {
+        const float gradient = (*found[input])[i];
+        ASSERT_TRUE(std::isfinite(gradient) && (gradient == 0 || !std::isnan((*of[input])[i])))
+            << c.shape.text() << " input " << input << " at " << i << ": " << gradient;
       }
     }
-    for (int draw = 0; draw < 40; ++draw) {
-      const size_t i = random.next_u32() % found[which]->size();
-      double& x = inputs[which][offset + i];
-      if (std::isnan(x)) continue;
-      const double kept = x;
-      x = kept + kStep;
-      const double above = loss();
-      x = kept - kStep;
-      const double below = loss();
-      x = kept;
-      const double expected = (above - below) / (2 * kStep);
-      largest = std::max(largest, std::abs(expected));
-      ASSERT_NEAR(static_cast<double>((*found[which])[i]), expected, error)
-          << c.shape.text() << " from " << begin << " input " << which << " at " << i;
+    double largest[3] = {};
+    for (const Slope& slope : slopes) {
+      double sum = 0, squares = 0;
+      for (const auto& [i, far] : slope.direction) {
+        sum += far * static_cast<double>((*found[slope.input])[i]);
+        squares += far * far;
+      }
+      // Probabilities of a query sum to one over all that it sees: a number of a token gets, on average, one query's worth of
+      // gradient, which errs as an output does, times |dout|. Along many numbers errors add in squares. Differences themselves
+      // err by the third derivative times h^2 / 6 and by 2^-53 f / h, about 1e-9 a number.
+      const double error = std::sqrt(squares) * (1e-7 + greatest_of(c.dout) * c.out_error());
+      if (squares > 0) largest[slope.input] = std::max(largest[slope.input], std::abs(slope.expected) / error);
+      ASSERT_NEAR(sum, slope.expected, error)
+          << c.shape.text() << " from " << begin << " input " << slope.input << ", " << slope.direction.size() << " numbers";
     }
-    EXPECT_GT(largest, 10 * error) << "differences too small to tell anything";
-  }
+    for (double most : largest) EXPECT_GT(most, 20) << "differences too small to tell anything";
+  });
 }
 
 template <class Op>
 void gradients_equal_finite_differences() {
-  for_each_isa([] {
-    expect_gradients(Case<Op>({.length = 45, .heads = 2, .groups = 1, .spread = 0.7F}), 0);
-    expect_gradients(Case<Op>({.length = 40, .batch = 2, .dim = 3, .value_dim = 2, .spread = 0.7F}), 0);
-    expect_gradients(Case<Op>({.length = 50, .heads = 2, .groups = 2, .spread = 0.7F}), 21);
-    expect_gradients(Case<Op>({.length = 40, .spread = 0.7F}), 12);
-    for (const char* pattern : {"xx.xxxxxx......xx", "x.xx"}) {
-      Case<Op> masked({.length = 45, .heads = 2, .groups = 1, .spread = 0.7F});
-      masked.add_mask(pattern);
-      expect_gradients(masked, 0);
-      expect_gradients(masked, 16);
-    }
-  });
+  expect_gradients(Case<Op>({.length = 45, .heads = 2, .groups = 1, .spread = 0.7F}), 0);
+  expect_gradients(Case<Op>({.length = 40, .batch = 2, .dim = 3, .value_dim = 2, .spread = 0.7F}), 0);
+  expect_gradients(Case<Op>({.length = 50, .heads = 2, .groups = 2, .spread = 0.7F}), 21);
+  expect_gradients(Case<Op>({.length = 33, .spread = 0.7F}), 9);
+  Case<Op> masked({.length = 45, .heads = 2, .groups = 1, .spread = 0.7F});
+  masked.add_mask("xx.xxxxxx......xx");
+  expect_gradients(masked, 0);
+  expect_gradients(masked, 16);
 }
 
 // What is not asked for, and gradients in bf16.

@@ -1,0 +1,151 @@
+// Causal LARA: a window of exact keys, and samples for all windows before it.
+#include "estimators/windowed_case.h"
+#include "raffia/lara.h"
+
+namespace raffia::windowed_tests {
+namespace {
+
+struct Lara {
+  static constexpr const char* kName = "lara";
+  using Options = CausalLaraOptions;
+  // Three chunks of 2 tokens a window, two samples each: 6 of a window. The first three windows propose, until token 18.
+  static Options small_options() { return {.window = 6, .chunk = 2, .samples = 20, .samples_per_proposal = 2, .seed = 3}; }
+  static WindowStateShape state_shape(int64_t batch, int64_t heads, int64_t groups, int64_t dim, int64_t value_dim,
+                                      const Options& options) {
+    return causal_lara_state_shape(batch, heads, groups, dim, value_dim, options);
+  }
+  static void attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const Options& options) {
+    causal_lara_attention(q, k, v, state, out, options);
+  }
+  static int64_t record_size(View4 q, View4 k, View4 v, const WindowState* initial, const Options& options) {
+    return causal_lara_record_size(q, k, v, initial, options);
+  }
+  static void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, std::span<const float> record,
+                       View4 dout, const QkvGradients& gradients, const Options& options) {
+    causal_lara_attention_backward(q, k, v, initial, out, record, dout, gradients, options);
+  }
+  static void step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const Options& options) {
+    causal_lara_step(q, k, v, state, out, options);
+  }
+  static void step_sessions(View3 q, View3 k, View3 v, std::span<WindowState* const> sessions, MutView3 out,
+                            const Options& options) {
+    causal_lara_step(q, k, v, sessions, out, options);
+  }
+  static void twin(View4 q, View4 k, View4 v, MutView4 out, const Options& options) {
+    reference::causal_lara_attention(q, k, v, out, options);
+  }
+};
+
+// New samples read all keys again; no state.
+struct FullLara : Lara {
+  static Options small_options() {
+    Options options = Lara::small_options();
+    options.streaming = false;
+    return options;
+  }
+};
+
+TEST(CausalLara, LengthsAroundWindowsEqualTheTwin) { lengths_around_windows_equal_the_twin<Lara>(); }
+TEST(CausalLara, MasksPaddingAndPackingEqualTheTwin) { masks_padding_and_packing_equal_the_twin<Lara>(); }
+TEST(CausalLara, Bf16AndStridesEqualTheTwin) { bf16_and_strides_equal_the_twin<Lara>(); }
+TEST(CausalLara, LaterTokensChangeNoEarlierBit) { later_tokens_change_no_earlier_bit<Lara>(); }
+TEST(CausalLara, SplitAndResumeEqualsWhole) { split_and_resume_equals_whole<Lara>(); }
+TEST(CausalLara, StepsEqualTheWhole) { steps_equal_the_whole<Lara>(); }
+TEST(CausalLara, ForksAndFilesContinueAlike) { forks_and_files_continue_alike<Lara>(); }
+TEST(CausalLara, SessionsAtDifferentPositionsStepTogether) { sessions_at_different_positions_step_together<Lara>(); }
+TEST(CausalLara, BitsDoNotDependOnThreads) { bits_do_not_depend_on_threads<Lara>(); }
+TEST(CausalLara, GradientsEqualFiniteDifferences) { gradients_equal_finite_differences<Lara>(); }
+TEST(CausalLara, GradientsComeInBf16AndOneByOne) { gradients_come_in_bf16_and_one_by_one<Lara>(); }
+TEST(CausalLara, ExtremesStayFiniteAndInTheHull) { extremes_stay_finite_and_in_the_hull<Lara>(); }
+
+TEST(CausalLaraFull, LengthsAroundWindowsEqualTheTwin) { lengths_around_windows_equal_the_twin<FullLara>(); }
+TEST(CausalLaraFull, MasksPaddingAndPackingEqualTheTwin) { masks_padding_and_packing_equal_the_twin<FullLara>(); }
+TEST(CausalLaraFull, LaterTokensChangeNoEarlierBit) { later_tokens_change_no_earlier_bit<FullLara>(); }
+TEST(CausalLaraFull, GradientsEqualFiniteDifferences) {
+  expect_gradients(Case<FullLara>({.length = 38, .heads = 2, .groups = 1, .spread = 0.7F}), 0);
+  Case<FullLara> masked({.length = 38, .heads = 2, .groups = 1, .spread = 0.7F});
+  masked.add_mask("xx.xxxxxx......xx");
+  expect_gradients(masked, 0);
+}
+
+TEST(CausalLara, EveryOptionEqualsTheTwin) {
+  std::vector<Lara::Options> all(7, Lara::small_options());
+  all[0].samples = 6;
+  all[1].samples = 200, all[1].samples_per_proposal = 1;
+  all[2].window = 7, all[2].chunk = 7, all[2].samples = 50, all[2].samples_per_proposal = 5;
+  all[3].window = 5, all[3].chunk = 1, all[3].draws = Draws::iid;
+  all[4].window = 1, all[4].chunk = 1, all[4].samples = 9, all[4].samples_per_proposal = 1;
+  all[5].scale = 0.9F, all[5].layer = 4, all[5].draw = 2;
+  all[6].window = 100, all[6].chunk = 10;
+  for (Lara::Options options : all) {
+    for (bool streaming : {true, false}) {
+      options.streaming = streaming;
+      expect_equals_twin(Case<Lara>({.length = 70, .heads = 2, .groups = 1}, options));
+    }
+  }
+}
+
+// More samples than a block of keys, windows that straddle blocks of queries.
+TEST(CausalLara, LongSequencesEqualTheTwin) {
+  expect_equals_twin(
+      Case<Lara>({.length = 300, .dim = 12}, {.window = 33, .chunk = 3, .samples = 150, .samples_per_proposal = 2}));
+}
+
+TEST(CausalLara, OneWindowIsSoftmax) {
+  Case<Lara> c({.length = 50, .heads = 2, .groups = 1}, {.window = 50, .chunk = 5, .samples = 10});
+  std::vector<float> expected(size_of_shape(c.out_shape()));
+  softmax_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(expected.data(), c.out_shape()), {.causal = true});
+  expect_near(run(c).out, expected, c.out_error(), "softmax");
+}
+
+TEST(CausalLara, RefusesWhatDoesNotFit) {
+  const Case<Lara> c({.length = 20, .heads = 2, .groups = 1});
+  std::vector<float> out(size_of_shape(c.out_shape()), 7.0F);
+  WindowState state = c.empty_state(1);
+  const WindowState before = state;
+  const auto refusal = [&](Lara::Options options, WindowState* with) {
+    const std::string text = refusal_of(
+        [&] { Lara::attention(c.q_view(), c.k_view(), c.v_view(), with, MutView4(out.data(), c.out_shape()), options); });
+    EXPECT_EQ(state, before);
+    EXPECT_EQ(out, std::vector<float>(out.size(), 7.0F));
+    return text;
+  };
+  Lara::Options options = c.options;
+  options.chunk = 4;
+  EXPECT_EQ(refusal(options, nullptr), "causal_lara_attention: chunk is 4, expected a divisor of window, 6");
+  options = c.options, options.window = 0;
+  EXPECT_EQ(refusal(options, nullptr), "causal_lara_attention: window is 0, expected at least 1");
+  options = c.options, options.samples = 5;
+  EXPECT_EQ(refusal(options, nullptr),
+            "causal_lara_attention: samples is 5, expected at least window / chunk * samples_per_proposal, 3 * 2 (those of one "
+            "window)");
+  options = c.options, options.samples_per_proposal = 0;
+  EXPECT_EQ(refusal(options, nullptr), "causal_lara_attention: samples_per_proposal is 0, expected at least 1");
+  options = c.options, options.streaming = false;
+  EXPECT_EQ(refusal(options, &state),
+            "causal_lara_attention: state is given without streaming, expected null (new samples read all keys)");
+  EXPECT_EQ(refusal_of([&] { causal_lara_state_shape(1, 1, 1, 4, 4, options); }),
+            "causal_lara_state_shape: streaming is off, expected on (no state can be carried otherwise)");
+  options = c.options, options.samples = 30;
+  EXPECT_NE(refusal(options, &state).find("summaries 18"), std::string::npos);
+  WindowState two = c.empty_state(2);
+  EXPECT_EQ(refusal(c.options, &two), "causal_lara_attention: state has 2 entries, expected 1 (sequences)");
+
+  const std::vector<float> token(64);
+  std::vector<float> step_out(64);
+  options = c.options, options.streaming = false;
+  EXPECT_EQ(refusal_of([&] {
+              causal_lara_step(View3(token.data(), {1, 2, 5}), View3(token.data(), {1, 1, 5}), View3(token.data(), {1, 1, 6}),
+                               state, MutView3(step_out.data(), {1, 2, 6}), options);
+            }),
+            "causal_lara_step: streaming is off, expected on (no state can be carried otherwise)");
+  EXPECT_EQ(refusal_of([&] {
+              causal_lara_step(View3(token.data(), {2, 2, 5}), View3(token.data(), {2, 1, 5}), View3(token.data(), {2, 1, 6}),
+                               state, MutView3(step_out.data(), {2, 2, 6}), c.options);
+            }),
+            "causal_lara_step: state has 1 entries, expected 2 (batch of q)");
+  EXPECT_EQ(state, before);
+}
+
+}  // namespace
+}  // namespace raffia::windowed_tests
