@@ -44,6 +44,9 @@ class RandomStream {
 // made of the first two words of its first block, and each block after it makes two normals, as RandomStream makes them.
 double randomized_draw(const StreamKey& key, int64_t query, int64_t draws, int64_t draw, std::span<float> noise);
 
+// The uniform of the same draw of `dim` normals alone.
+double randomized_uniform(const StreamKey& key, int64_t query, int64_t draws, int64_t draw, int64_t dim);
+
 // How the rows of a projection are drawn.
 enum class Draws : uint8_t {
   iid,         // every entry N(0, 1)

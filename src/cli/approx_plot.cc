@@ -97,9 +97,9 @@ std::string script_of(std::span<const ApproxRecord> records, const Axis& axis, c
       out << fmt::format("{} {} {} {}\n", x, record->mse, std::max(record->mse - error, record->mse / 10), record->mse + error);
     }
     out << "EOD\n";
+    parts.push_back(fmt::format("$curve{} using 1:2:3:4 with yerrorbars lw 1 ps 0 lc rgb '{}' notitle", i, colour));
     parts.push_back(fmt::format("$curve{} using 1:2 with linespoints lw 2.5 pt {} ps 0.8 lc rgb '{}' title {}", i,
                                 5 + 2 * (i % 4), colour, quoted(curves[i].title)));
-    parts.push_back(fmt::format("$curve{} using 1:2:3:4 with yerrorbars lw 1 pt 0 lc rgb '{}' notitle", i, colour));
   }
   std::map<std::string, double> bases;
   for (const ApproxRecord& record : records) bases.emplace(data_title(record), record.base_mse);

@@ -69,6 +69,18 @@ void orthonormalise(std::span<const double> rows_before, std::span<double> row) 
   for (double& x : row) x /= length;
 }
 
+// The first block of a draw of Randomized Attention.
+uint64_t block_of_draw(int64_t query, int64_t draws, int64_t draw, int64_t dim) {
+  constexpr int64_t kBlocks = int64_t{1} << 32;  // of a stream
+  require(query >= 0 && draw >= 0 && draw < draws, "randomized_draw: query is {} and draw is {} of {}, expected numbers from 0",
+          query, draw, draws);
+  const int64_t blocks = 1 + (dim + 1) / 2;
+  const std::optional<int64_t> end = query < kBlocks ? checked_product({query + 1, draws, blocks}) : std::nullopt;
+  require(end.has_value() && *end <= kBlocks, "randomized_draw: query {} of {} draws of {} numbers is past the end of the stream",
+          query, draws, dim);
+  return static_cast<uint64_t>((query * draws + draw) * blocks);
+}
+
 }  // namespace
 
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
@@ -111,14 +123,7 @@ double RandomStream::next_normal() {
 }
 
 double randomized_draw(const StreamKey& key, int64_t query, int64_t draws, int64_t draw, std::span<float> noise) {
-  constexpr int64_t kBlocks = int64_t{1} << 32;  // of a stream
-  require(query >= 0 && draw >= 0 && draw < draws, "randomized_draw: query is {} and draw is {} of {}, expected numbers from 0",
-          query, draw, draws);
-  const int64_t blocks = 1 + (static_cast<int64_t>(noise.size()) + 1) / 2;
-  const std::optional<int64_t> end = query < kBlocks ? checked_product({query + 1, draws, blocks}) : std::nullopt;
-  require(end.has_value() && *end <= kBlocks, "randomized_draw: query {} of {} draws of {} numbers is past the end of the stream",
-          query, draws, noise.size());
-  uint64_t block = static_cast<uint64_t>((query * draws + draw) * blocks);
+  uint64_t block = block_of_draw(query, draws, draw, static_cast<int64_t>(noise.size()));
   const std::array<uint32_t, 4> first = block_of(key, block);
   for (size_t i = 0; i < noise.size(); i += 2) {
     const std::array<uint32_t, 4> words = block_of(key, ++block);
@@ -126,6 +131,11 @@ double randomized_draw(const StreamKey& key, int64_t query, int64_t draws, int64
     noise[i] = static_cast<float>(normal);
     if (i + 1 < noise.size()) noise[i + 1] = static_cast<float>(spare);
   }
+  return uniform_of(first[0], first[1]);
+}
+
+double randomized_uniform(const StreamKey& key, int64_t query, int64_t draws, int64_t draw, int64_t dim) {
+  const std::array<uint32_t, 4> first = block_of(key, block_of_draw(query, draws, draw, dim));
   return uniform_of(first[0], first[1]);
 }
 

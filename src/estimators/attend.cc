@@ -72,6 +72,22 @@ Report attend_lara(const Estimator& estimator, const AttendInputs& inputs, MutVi
   return {};
 }
 
+Report attend_causal_lara(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
+  require(
+      estimator.proposals == Proposals::chunk_mean && estimator.weights == SampleWeights::balance && !estimator.mean,
+      "attend: {} is bidirectional, expected chunk-mean proposals, balance weights and no mean mode where options.causal is set",
+      to_string(estimator));
+  const CausalLaraOptions op{.window = estimator.window,
+                             .chunk = estimator.chunk,
+                             .samples = estimator.samples.value_or(128),
+                             .samples_per_proposal = estimator.per_proposal,
+                             .streaming = estimator.streaming,
+                             .draws = estimator.draws,
+                             .scale = options.scale};
+  causal_lara_attention(inputs.q, inputs.k, inputs.v, nullptr, out, with_common(with_stream(op, estimator), options));
+  return {};
+}
+
 Report attend_causal_eva(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
   const CausalEvaOptions op{.window = estimator.window,
                             .chunk = estimator.chunk,
@@ -81,6 +97,18 @@ Report attend_causal_eva(const Estimator& estimator, const AttendInputs& inputs,
                             .draws = estimator.draws,
                             .scale = options.scale};
   causal_eva_attention(inputs.q, inputs.k, inputs.v, nullptr, out, with_common(with_stream(op, estimator), options));
+  return {};
+}
+
+Report attend_eva(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
+  const EvaOptions op{.samples = estimator.samples.value_or(64), .window = estimator.window, .scale = options.scale};
+  eva_attention(inputs.q, inputs.k, inputs.v, out, with_common(op, options));
+  return {};
+}
+
+Report attend_ra(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
+  const RaOptions op{.draws = estimator.samples.value_or(1), .causal = options.causal, .scale = options.scale};
+  ra_attention(inputs.q, inputs.k, inputs.v, out, with_common(with_stream(op, estimator), options));
   return {};
 }
 
@@ -124,16 +152,13 @@ Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 o
     case EstimatorKind::hybrid:
       return attend_hybrid(estimator, inputs, out, options);
     case EstimatorKind::lara:
-      if (!options.causal) return attend_lara(estimator, inputs, out, options);
-      break;
+      return options.causal ? attend_causal_lara(estimator, inputs, out, options) : attend_lara(estimator, inputs, out, options);
     case EstimatorKind::eva:
-      if (options.causal) return attend_causal_eva(estimator, inputs, out, options);
-      break;
+      return options.causal ? attend_causal_eva(estimator, inputs, out, options) : attend_eva(estimator, inputs, out, options);
     case EstimatorKind::ra:
-      break;
+      return attend_ra(estimator, inputs, out, options);
   }
-  throw InvalidArgument(
-      fmt::format("attend: {} has no {} operation yet", to_string(estimator), options.causal ? "causal" : "bidirectional"));
+  throw InvalidArgument(fmt::format("attend: kind is {}, expected one of the estimators", static_cast<int>(estimator.kind)));
 }
 
 }  // namespace raffia

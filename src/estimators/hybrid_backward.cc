@@ -121,43 +121,68 @@ void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map
   const StateSlots slots(plan.linear, 2 * plan.size());
   std::vector<PackedState> states = slots.all(plan.linear);
   std::vector<double> dlog_scale(plan.size() * group);
-  workers.run(static_cast<int64_t>(plan.size()), scratch, [&](int64_t index, float* memory) {
-    const size_t i = static_cast<size_t>(index);
-    const LinearProblem &problem = problems[i], held = plan.old(i);
-    const Blocks& blocks = plan.blocks(i);
-    float *reach = per_token.of(0) + token_at[i], *h = reach + tokens, *r = h + tokens;
-    PackedState &state = states[2 * i], &gradient = states[2 * i + 1];
-    plan.load(i, initial, state);
-    clear_state(problem, gradient);
-    plan.fill_reach(i, reach);
+  std::vector<float> decays(plan.size(), 1.0f);  // of gradients of states, not yet applied
 
-    for (size_t b = blocks.first_block(); b < blocks.end_block(); ++b) {
-      const Stretch queries = blocks.fresh(b);
-      far_read_backward(problem, queries.begin, queries.end, reach, state, h, dlog_scale.data() + i * group, memory);
-      if (!blocks.folds_after(b)) continue;
+  const auto queries_and_states = [&](size_t i, size_t b, float* memory) {
+    const Blocks& blocks = plan.blocks(i);
+    float *reach = per_token.of(0) + token_at[i], *h = reach + tokens;
+    const Stretch queries = blocks.fresh(b);
+    far_read_backward(problems[i], queries.begin, queries.end, reach, states[2 * i], h, dlog_scale.data() + i * group, memory);
+    if (!blocks.folds_after(b)) return;
+    const Stretch old = blocks.old(b - 1), keys = blocks.fresh(b - 1);
+    if (old.size() > 0) fold(plan.old(i), old.begin, old.end, states[2 * i], memory);
+    if (keys.size() > 0) fold(problems[i], keys.begin, keys.end, states[2 * i], memory);
+  };
+  const auto keys_and_gradients = [&](size_t i, size_t b, float* memory) {
+    const Blocks& blocks = plan.blocks(i);
+    float *reach = per_token.of(0) + token_at[i], *r = reach + 2 * tokens;
+    PackedState& gradient = states[2 * i + 1];
+    if (blocks.folds_after(b)) {
       const Stretch old = blocks.old(b - 1), keys = blocks.fresh(b - 1);
-      if (old.size() > 0) fold(held, old.begin, old.end, state, memory);
-      if (keys.size() > 0) fold(problem, keys.begin, keys.end, state, memory);
-    }
-    size_t folded_end = 0;
-    float decay = 1;  // of `gradient`, not yet applied
-    for (size_t b = blocks.end_block(); b-- > blocks.first_block();) {
-      if (blocks.folds_after(b)) {
-        const Stretch old = blocks.old(b - 1), keys = blocks.fresh(b - 1);
-        folded_end = std::max(folded_end, keys.end);
-        if (keys.size() > 0) far_fold_backward(problem, keys.begin, keys.end, gradient, decay, r, memory);
-        for (size_t t = old.begin; t < old.end; ++t) {
-          if (held.valid[t] != 0) decay /= 1.0f + std::exp(-held.gate.at(t, 0));
-        }
+      if (keys.size() > 0) far_fold_backward(problems[i], keys.begin, keys.end, gradient, decays[i], r, memory);
+      const LinearProblem held = plan.old(i);
+      for (size_t t = old.begin; t < old.end; ++t) {
+        if (held.valid[t] != 0) decays[i] /= 1.0f + std::exp(-held.gate.at(t, 0));
       }
-      const Stretch queries = blocks.fresh(b);
-      far_read_gradient(problem, queries.begin, queries.end, reach, decay, gradient, memory);
-      decay = 1;
     }
-    std::fill(r + folded_end, r + problem.length, 0.0f);
-    zero_rows(problem.dk, folded_end, problem.length, problem.map.dim);
-    zero_rows(problem.dv, folded_end, problem.length, problem.value_dim);
-    if (problem.dgate.data != nullptr) gate_gradient(problem, h, r);
+    const Stretch queries = blocks.fresh(b);
+    far_read_gradient(problems[i], queries.begin, queries.end, reach, decays[i], gradient, memory);
+    decays[i] = 1;
+  };
+
+  // Heads of one sequence go through it together, about kBlock tokens at a time: their rows lie side by side.
+  const std::vector<Bundle> bundles = bundle_heads(plan.linear, causal_segments(plan.linear, {.segment = -1}), workers.count());
+  workers.run(bundles, scratch, [&](const Bundle& bundle, float* memory) {
+    const Blocks& blocks = plan.blocks(bundle.first);
+    const size_t turn = std::max<size_t>(1, kBlock / blocks.window), first = blocks.first_block(), end = blocks.end_block();
+    for (size_t i = bundle.first; i < bundle.end; ++i) {
+      plan.load(i, initial, states[2 * i]);
+      clear_state(problems[i], states[2 * i + 1]);
+      plan.fill_reach(i, per_token.of(0) + token_at[i]);
+    }
+    for (size_t begin = first; begin < end; begin += turn) {
+      for (size_t i = bundle.first; i < bundle.end; ++i) {
+        for (size_t b = begin; b < std::min(begin + turn, end); ++b) queries_and_states(i, b, memory);
+      }
+    }
+    for (size_t turns = (end - first + turn - 1) / turn; turns-- > 0;) {
+      const size_t begin = first + turns * turn;
+      for (size_t i = bundle.first; i < bundle.end; ++i) {
+        for (size_t b = std::min(begin + turn, end); b-- > begin;) keys_and_gradients(i, b, memory);
+      }
+    }
+    for (size_t i = bundle.first; i < bundle.end; ++i) {
+      const LinearProblem& problem = problems[i];
+      const float* h = per_token.of(0) + token_at[i] + tokens;
+      float* r = per_token.of(0) + token_at[i] + 2 * tokens;
+      const size_t folded_end = end > first && blocks.folds_after(end - 1)       ? blocks.fresh(end - 2).end
+                                : end > first + 1 && blocks.folds_after(end - 2) ? blocks.fresh(end - 3).end
+                                                                                 : 0;
+      std::fill(r + folded_end, r + problem.length, 0.0f);
+      zero_rows(problem.dk, folded_end, problem.length, problem.map.dim);
+      zero_rows(problem.dv, folded_end, problem.length, problem.value_dim);
+      if (problem.dgate.data != nullptr) gate_gradient(problem, h, r);
+    }
   });
   for (size_t i = 0; i < plan.size(); ++i) {
     sums.add(i, plan.linear.head_of(i));

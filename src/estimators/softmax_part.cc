@@ -89,6 +89,56 @@ void forward(const SoftmaxPart& part, MutView4 out, MutView3 logsumexp, Start st
   part.workers.run(tasks, scratch, softmax_forward);
 }
 
+void draw_keys(const SoftmaxPart& part, View3 logsumexp, int64_t draws,
+               const std::function<double(int64_t i, int64_t h, int64_t t)>& uniform, std::span<int32_t> drawn) {
+  const size_t dim = static_cast<size_t>(part.q.extent(3)), each = static_cast<size_t>(draws);
+  const int64_t heads = part.q.extent(2), group = heads / part.k.extent(2);
+  struct Block {
+    const PartSequence* sequence;
+    int64_t head;
+    size_t first;
+  };
+  std::vector<Block> blocks;
+  for (const PartSequence& s : part.sequences) {
+    for (int64_t h = 0; h < heads; ++h) {
+      for (size_t first = 0; first < s.visible.queries; first += kQueryBlock) blocks.push_back({&s, h, first});
+    }
+  }
+  // Per worker: uniforms (doubles), keys drawn (as wide as floats), then what the kernel needs.
+  const Scratch scratch(part.workers.count(), 3 * kQueryBlock * each + draw_scratch(dim));
+  part.workers.run(blocks, scratch, [&](const Block& block, float* memory) {
+    const PartSequence& s = *block.sequence;
+    const size_t count = std::min(kQueryBlock, s.visible.queries - block.first);
+    double* uniforms = reinterpret_cast<double*>(memory);
+    int32_t* keys = reinterpret_cast<int32_t*>(memory + 2 * kQueryBlock * each);
+    for (size_t i = 0; i < count; ++i) {
+      for (size_t t = 0; t < each; ++t) {
+        uniforms[i * each + t] = uniform(static_cast<int64_t>(block.first + i), block.head, static_cast<int64_t>(t));
+      }
+    }
+    const int64_t g = block.head / group;
+    softmax_draw({.source = {.k = rows_of<Rows>(part.k, s.batch, s.first_key, g),
+                             .mask = mask_of(part.valid, part.key_bias, s.batch, s.first_key, g)},
+                  .masked = !part.key_bias.absent() || !part.valid.absent(),
+                  .visible = s.visible,
+                  .first = block.first,
+                  .count = count,
+                  .dim = dim,
+                  .scale = part.scale,
+                  .q = rows_of<Rows>(part.q, s.batch, s.first_query, block.head),
+                  .logsumexp = column_of<Rows>(logsumexp, s.batch, s.first_query, block.head),
+                  .draws = each,
+                  .uniforms = uniforms,
+                  .drawn = keys},
+                 memory + 3 * kQueryBlock * each);
+    for (size_t i = 0; i < count; ++i) {
+      const int64_t t = s.first_query + static_cast<int64_t>(block.first + i);
+      const int64_t row = (s.batch * part.q.extent(1) + t) * heads + block.head;
+      std::copy_n(keys + i * each, each, drawn.begin() + row * draws);
+    }
+  });
+}
+
 void backward(const SoftmaxPart& part, View4 out, View3 logsumexp, View4 dout, View3 dlogsumexp,
               const SoftmaxGradients& gradients, Additions additions) {
   const size_t dim = static_cast<size_t>(part.q.extent(3)), value_dim = static_cast<size_t>(part.v.extent(3));

@@ -6,6 +6,8 @@
 #ifndef RAFFIA_ESTIMATORS_SOFTMAX_PART_H_
 #define RAFFIA_ESTIMATORS_SOFTMAX_PART_H_
 
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "estimators/sequences.h"
@@ -41,6 +43,12 @@ enum class Start : uint8_t {
 
 // Rows that no sequence has are left alone. `logsumexp` may be absent unless resumed.
 void forward(const SoftmaxPart& part, MutView4 out, MutView3 logsumexp, Start start = Start::anew);
+
+// Keys drawn from the softmax of every query: uniform(i, h, t) in (0, 1) decides draw t of query i of a sequence.
+// `logsumexp` is that of the part; V of the part may be 0. drawn [B, Tq, H, draws]: keys of the sequence, or -1 where there are
+// none.
+void draw_keys(const SoftmaxPart& part, View3 logsumexp, int64_t draws,
+               const std::function<double(int64_t i, int64_t h, int64_t t)>& uniform, std::span<int32_t> drawn);
 
 // Which gradients are added to what the views hold, rather than overwritten.
 struct Additions {

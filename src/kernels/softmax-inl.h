@@ -174,6 +174,18 @@ HWY_INLINE Seen seen_of(const Visibility& visible, size_t i, size_t block_begin,
   return seen.begin < seen.end ? seen : Seen{seen.end, seen.end};
 }
 
+// scores[i][left, width) = q_i . k_j for the rows of a tile; `k` is a packed block.
+template <size_t kTileRows>
+HWY_INLINE void score_tile(const float* HWY_RESTRICT q, size_t dim, const float* HWY_RESTRICT k, size_t left, size_t width,
+                           float* HWY_RESTRICT scores) {
+  for (size_t j = left; j < width; j += kPanel) {
+    Tile<kTileRows> tile;
+    tile.zero();
+    tile.multiply(dim, q, dim, UnitStride(), k + j * dim, kPanel);
+    tile.store(scores + j, kKeyBlock);
+  }
+}
+
 void forward_block(const ForwardTask& task, float* scratch) {
   const PackedKeys& keys = task.keys;
   const size_t dim = keys.dim, columns = keys.value_columns(), queries = task.count;
@@ -221,12 +233,7 @@ void forward_block(const ForwardTask& task, float* scratch) {
     for_query_tiles(task.visible, queries, [&]<size_t kTileRows>(size_t m, TileShape<kTileRows>) HWY_ATTR {
       const size_t left = seen[m].begin / kPanel * kPanel, width = round_up(seen[m + kTileRows - 1].end, kPanel);
       if (width <= left) return;
-      for (size_t j = left; j < width; j += kPanel) {
-        Tile<kTileRows> tile;
-        tile.zero();
-        tile.multiply(dim, q + m * dim, dim, UnitStride(), k + j * dim, kPanel);
-        tile.store(scores + m * kKeyBlock + j, kKeyBlock);
-      }
+      score_tile<kTileRows>(q + m * dim, dim, k, left, width, scores + m * kKeyBlock);
       for (size_t i = m; i < m + kTileRows; ++i) {
         float* row = scores + i * kKeyBlock;
         for (size_t j = left; j < seen[i].begin; ++j) row[j] = kMinusInfinity;

@@ -7,6 +7,7 @@
 #include "core/dispatch.h"
 #include "kernels/softmax-inl.h"
 #include "kernels/softmax_backward-inl.h"
+#include "kernels/softmax_draw-inl.h"
 #include "kernels/softmax_step-inl.h"
 
 #if HWY_ONCE
@@ -14,6 +15,7 @@ namespace raffia {
 
 HWY_EXPORT(pack_block);
 HWY_EXPORT(forward_block);
+HWY_EXPORT(draw_block);
 HWY_EXPORT(pack_query_rows);
 HWY_EXPORT(backward_head);
 HWY_EXPORT(step_stretch);
@@ -22,6 +24,8 @@ HWY_EXPORT(step_combine);
 void pack_keys(const PackTask& task, float* scratch) { chosen(HWY_DISPATCH_TABLE(pack_block))(task, scratch); }
 
 void softmax_forward(const ForwardTask& task, float* scratch) { chosen(HWY_DISPATCH_TABLE(forward_block))(task, scratch); }
+
+void softmax_draw(const DrawTask& task, float* scratch) { chosen(HWY_DISPATCH_TABLE(draw_block))(task, scratch); }
 
 void pack_queries(const PackQueriesTask& task, float*) { chosen(HWY_DISPATCH_TABLE(pack_query_rows))(task); }
 

@@ -150,6 +150,25 @@ inline size_t forward_scratch(size_t dim, size_t value_dim) {
 void pack_keys(const PackTask& task, float* scratch);
 void softmax_forward(const ForwardTask& task, float* scratch);
 
+// Draws keys from the rows of a softmax whose logsumexp is known: of draw t of query i, the first key at which the sum of
+// probabilities exceeds uniforms[t]; the last one that takes part where rounding leaves none, -1 where there is none.
+struct DrawTask {
+  KeySource source;  // v is not read
+  bool masked = false;
+  Visibility visible;
+  size_t first = 0, count = 0;  // queries of the sequence, at most kQueryBlock
+  size_t dim = 0;
+  float scale = 1;
+  Rows q, logsumexp;  // of the whole sequence
+  size_t draws = 0;
+  const double* uniforms = nullptr;  // [count, draws]
+  int32_t* drawn = nullptr;          // [count, draws]: keys of the sequence
+};
+
+inline size_t draw_scratch(size_t dim) { return kQueryBlock * (dim + kKeyBlock) + kKeyBlock * (dim + 1) + pack_scratch(dim, 0); }
+
+void softmax_draw(const DrawTask& task, float* scratch);
+
 // Gradients. Queries are packed once, in rows padded with zeros to a multiple of 16 columns; the gradient of the queries is
 // summed there too.
 struct PackedQueries {

@@ -42,7 +42,15 @@ void pack_query_rows(const PackQueriesTask& task) {
     const float logsumexp = task.logsumexp.at(i, 0) - bias;
     queries.logsumexp[i] = logsumexp == kMinusInfinity ? -kMinusInfinity : logsumexp;
     float delta = 0.0f;
-    for (size_t c = 0; c < queries.value_dim; ++c) delta += dout[c] * task.out.at(i, c);
+    size_t c = 0;
+    if (task.out.direct()) {
+      const Tag d;
+      const float* out = task.out.direct_row(i);
+      Vec sum = hn::Zero(d);
+      for (; c + kLanes <= queries.value_dim; c += kLanes) sum = hn::MulAdd(hn::LoadU(d, dout + c), hn::LoadU(d, out + c), sum);
+      delta = hn::GetLane(hn::SumOfLanes(d, sum));
+    }
+    for (; c < queries.value_dim; ++c) delta += dout[c] * task.out.at(i, c);
     // d logsumexp / d logit is the probability: a gradient of logsumexp joins in here.
     queries.delta[i] = task.dlogsumexp.data == nullptr ? delta : delta - task.dlogsumexp.at(i, 0);
   }

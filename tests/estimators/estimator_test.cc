@@ -332,6 +332,19 @@ TEST(Attend, SamplingEstimatorsAreTheirOps) {
                               in.q, in.k, in.v, out,
                               {.samples = 8, .proposals = Proposals::standard, .seed = 4, .scale = 0.5F, .layout = layout});
                         })));
+  EXPECT_TRUE(same_bits(attended("lara:samples=8,window=8,chunk=4,per_proposal=2,streaming=false,draws=iid,seed=6", in, causal),
+                        written_by([&](MutView4 out) {
+                          causal_lara_attention(in.q, in.k, in.v, nullptr, out,
+                                                {.window = 8,
+                                                 .chunk = 4,
+                                                 .samples = 8,
+                                                 .samples_per_proposal = 2,
+                                                 .streaming = false,
+                                                 .draws = Draws::iid,
+                                                 .seed = 6,
+                                                 .scale = 0.5F,
+                                                 .layout = layout});
+                        })));
   EXPECT_TRUE(same_bits(attended("eva:samples=2,window=8,chunk=4,features=16,decay=0.9,draws=iid,seed=5,layer=1", in, causal),
                         written_by([&](MutView4 out) {
                           causal_eva_attention(in.q, in.k, in.v, nullptr, out,
