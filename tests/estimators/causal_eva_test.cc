@@ -1,5 +1,6 @@
 // Causal EVA: a window of exact keys, summaries of chunks, and a folded past.
 #include "estimators/windowed_case.h"
+#include "estimators/windowed_gradients.h"
 #include "raffia/eva.h"
 
 namespace raffia::windowed_tests {

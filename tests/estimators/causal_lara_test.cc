@@ -1,5 +1,6 @@
 // Causal LARA: a window of exact keys, and samples for all windows before it.
 #include "estimators/windowed_case.h"
+#include "estimators/windowed_gradients.h"
 #include "raffia/lara.h"
 
 namespace raffia::windowed_tests {
