@@ -60,7 +60,8 @@ WindowStateShape causal_eva_state_shape(int64_t batch, int64_t query_heads, int6
                                         const CausalEvaOptions& options = {});
 
 // `state` is read as the past and left as the past of the next call; null: starts empty and forgets. The backward pass takes what
-// the state held before as a constant (`initial`, null: empty).
+// the state held before as a constant (`initial`, null: empty). A call needs O(T / chunk (D + V) + T / window R V) floats per
+// head, for one sequence at a time.
 void causal_eva_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& options = {});
 int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalEvaOptions& options = {});
 void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out,

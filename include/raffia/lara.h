@@ -114,7 +114,8 @@ WindowStateShape causal_lara_state_shape(int64_t batch, int64_t query_heads, int
                                          const CausalLaraOptions& options = {});
 
 // `state` is read as the past and left as the past of the next call; null: starts empty and forgets. The backward pass takes what
-// the state held before as a constant (`initial`, null: empty).
+// the state held before as a constant (`initial`, null: empty). A call needs O(T / window S V) floats per head (backward:
+// O(T / window S (D + V))), for one sequence at a time.
 void causal_lara_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalLaraOptions& options = {});
 int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalLaraOptions& options = {});
 void causal_lara_attention_backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out,

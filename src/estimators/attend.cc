@@ -96,6 +96,18 @@ Report attend_causal_eva(const Estimator& estimator, const AttendInputs& inputs,
   return {};
 }
 
+Report attend_eva(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
+  const EvaOptions op{.samples = estimator.samples.value_or(64), .window = estimator.window, .scale = options.scale};
+  eva_attention(inputs.q, inputs.k, inputs.v, out, with_common(op, options));
+  return {};
+}
+
+Report attend_ra(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
+  const RaOptions op{.draws = estimator.samples.value_or(1), .causal = options.causal, .scale = options.scale};
+  ra_attention(inputs.q, inputs.k, inputs.v, out, with_common(with_stream(op, estimator), options));
+  return {};
+}
+
 Report attend_hybrid(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
   constexpr float kLogScale = -2;
   const std::vector<float> log_scale(static_cast<size_t>(inputs.q.extent(2)), kLogScale);
@@ -138,13 +150,11 @@ Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 o
     case EstimatorKind::lara:
       return options.causal ? attend_causal_lara(estimator, inputs, out, options) : attend_lara(estimator, inputs, out, options);
     case EstimatorKind::eva:
-      if (options.causal) return attend_causal_eva(estimator, inputs, out, options);
-      break;
+      return options.causal ? attend_causal_eva(estimator, inputs, out, options) : attend_eva(estimator, inputs, out, options);
     case EstimatorKind::ra:
-      break;
+      return attend_ra(estimator, inputs, out, options);
   }
-  throw InvalidArgument(
-      fmt::format("attend: {} has no {} operation yet", to_string(estimator), options.causal ? "causal" : "bidirectional"));
+  throw InvalidArgument(fmt::format("attend: kind is {}, expected one of the estimators", static_cast<int>(estimator.kind)));
 }
 
 }  // namespace raffia

@@ -9,11 +9,10 @@
 // sequence at a time. The backward pass makes both again: its record is logsumexp alone.
 #include <cmath>
 #include <limits>
-#include <memory>
-#include <mutex>
 
 #include "core/check.h"
 #include "core/trace.h"
+#include "estimators/drawn_rows.h"
 #include "estimators/sample_states.h"
 #include "estimators/windows.h"
 #include "raffia/eva.h"
@@ -32,47 +31,22 @@ void require_options(const char* function, const CausalEvaOptions& options) {
   require(options.decay > 0 && options.decay <= 1, "{}: decay is {}, expected above 0 and at most 1", function, options.decay);
 }
 
-// w_r [1, R, G, D]. Drawing them costs as much as many steps of decoding: the last ones drawn are kept.
-using Features = std::shared_ptr<const Array<4>>;
-
-Features features_of(const WindowedCall& call, const CausalEvaOptions& options) {
-  struct Drawn {
-    uint64_t seed;
-    uint32_t layer, draw;
-    Draws draws;
-    int64_t count, heads, dim;
-    bool operator==(const Drawn&) const = default;
-  };
-  struct Memory {
-    std::mutex mutex;
-    std::vector<std::pair<Drawn, Features>> last;  // oldest first
-  };
-  constexpr size_t kKept = 64;  // layers of a model
-  static Memory memory;
-  const Drawn wanted{options.seed, options.layer, options.draw, options.draws, options.features, call.groups, call.dim};
-  const std::scoped_lock lock(memory.mutex);
-  for (const auto& [drawn, features] : memory.last) {
-    if (drawn == wanted) return features;
-  }
-  const int64_t R = options.features, G = call.groups, D = call.dim;
-  auto features = std::make_shared<const Array<4>>(Extents<4>{1, R, G, D});
-  std::vector<float> rows(static_cast<size_t>(R * D));
-  for (int64_t g = 0; g < G; ++g) {
-    draw_projection({options.seed, options.layer, static_cast<uint32_t>(g), options.draw}, options.draws, R, D, rows);
-    for (int64_t r = 0; r < R; ++r) std::copy_n(rows.data() + r * D, D, features->data() + (r * G + g) * D);
-  }
-  if (memory.last.size() == kKept) memory.last.erase(memory.last.begin());
-  memory.last.emplace_back(wanted, features);
-  return features;
+// w_r [R, G, D]
+DrawnRows features_of(const WindowedCall& call, const CausalEvaOptions& options) {
+  return drawn_rows({options.seed, options.layer, options.draw, options.draws, options.features, call.groups, call.dim});
 }
 
 // What the windows of one sequence are made into. Chunks are numbered from the oldest that the state brought.
 class EvaSequence {
  public:
   // `keep_partials`: for the backward pass.
-  EvaSequence(const WindowedCall& call, const CausalEvaOptions& options, Features features, const SequenceWindows& windows,
-              const WindowState* state, int64_t entry, bool keep_partials)
-      : call_(call), options_(options), features_(std::move(features)), windows_(windows), per_(call.chunks()) {
+  EvaSequence(const WindowedCall& call, const CausalEvaOptions& options, const DrawnRows& features,
+              const SequenceWindows& windows, const WindowState* state, int64_t entry, bool keep_partials)
+      : call_(call),
+        options_(options),
+        features_(features->data(), {1, options.features, call.groups, call.dim}),
+        windows_(windows),
+        per_(call.chunks()) {
     const int64_t before = windows.before(), complete = windows.complete();
     kept_ = options.summaries / per_;
     // The state holds summaries of this many windows, which come first; the rest are made here.
@@ -274,7 +248,7 @@ class EvaSequence {
 
   // Samples over the summaries of each window that is folded.
   SoftmaxPart fold_part(int64_t member) const {
-    SoftmaxPart part{.q = repeated(View4(features_->view()), folds_),
+    SoftmaxPart part{.q = repeated(features_, folds_),
                      .k = windowed(keys_.view(), per_),
                      .v = windowed(heads_of(values_.view(), member), per_),
                      .key_bias = windowed(fold_bias_.view(), per_),
@@ -316,7 +290,7 @@ class EvaSequence {
   SoftmaxPart folded_part(const Stretch& s, int64_t from, const Array<3>& norms, int64_t member) const {
     const int64_t boundary = s.window + from - first_boundary_, count = windows_.windows_of(s);
     SoftmaxPart part{.q = windows_from(heads_of(s.q, member), from),
-                     .k = repeated(View4(features_->view()), count - from),
+                     .k = repeated(features_, count - from),
                      .v = entries_from(heads_of(folded_.view(), member), boundary),
                      .scale = call_.root,
                      .key_bias = entries_from(weights_.view(), boundary),
@@ -357,7 +331,7 @@ class EvaSequence {
 
   const WindowedCall& call_;
   const CausalEvaOptions& options_;
-  Features features_;
+  View4 features_;  // w_r [1, R, G, D]
   const SequenceWindows& windows_;
   int64_t per_;                             // chunks of a window
   int64_t kept_ = 0;                        // windows whose summaries are kept
@@ -404,7 +378,7 @@ void step(const char* function, View3 q, View3 k, View3 v, const std::vector<Ste
   call.check_step(entries, out, shape_of(call, options));
   const Trace trace(function, "q", q);
   const int64_t G = call.groups, H = call.heads, D = call.dim, V = call.value_dim, per = call.chunks();
-  const Features features = features_of(call, options);
+  const DrawnRows features = features_of(call, options);
   const auto others = [&](const StepEntry& entry, int64_t member) {
     const auto rows = [&](WindowPart part, int64_t stride, int64_t offset = 0) {
       return Rows{entry.state->part(part, entry.b).data() + offset, DType::f32, stride, 1};
@@ -456,7 +430,7 @@ void causal_eva_attention(View4 q, View4 k, View4 v, WindowState* state, MutView
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
   require_state(call, options, state, "state");
-  const Features features = features_of(call, options);
+  const DrawnRows features = features_of(call, options);
   run_windows(call, state, out, options.record, [&](const SequenceWindows& windows, int64_t entry) {
     const EvaSequence eva(call, options, features, windows, state, entry, false);
     for (const Stretch& stretch : windows.stretches()) eva.forward_stretch(stretch);
@@ -479,7 +453,7 @@ void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState*
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
   require_state(call, options, initial, "initial");
-  const Features features = features_of(call, options);
+  const DrawnRows features = features_of(call, options);
   run_windows_backward(call, initial, out, record, dout, gradients, [&](const SequenceWindows& windows, int64_t entry) {
     EvaSequence(call, options, features, windows, initial, entry, true).backward_all();
   });

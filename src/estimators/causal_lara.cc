@@ -13,6 +13,7 @@
 
 #include "core/check.h"
 #include "core/trace.h"
+#include "estimators/drawn_rows.h"
 #include "estimators/sample_states.h"
 #include "estimators/windows.h"
 #include "raffia/lara.h"
@@ -173,16 +174,12 @@ class LaraSequence {
     for (int64_t c = old_windows_ * call_.chunks(); c < proposals_; ++c) {
       for (int64_t h = 0; h < H; ++h) add(key_means.data() + (c * G + h / call_.group) * D, means_.data() + (c * H + h) * D, D);
     }
-    std::vector<float> noise(static_cast<size_t>(options_.samples * D));
-    for (int64_t g = 0; g < G; ++g) {
-      draw_projection({options_.seed, options_.layer, static_cast<uint32_t>(g), options_.draw}, options_.draws, options_.samples,
-                      D, noise);
-      for (int64_t s = old_windows_ * per_; s < samples_; ++s) {
-        for (int64_t h = g * call_.group; h < (g + 1) * call_.group; ++h) {
-          float* w = w_.data() + (s * H + h) * D;
-          std::copy_n(noise.data() + s * D, D, w);
-          add(means_.data() + (s / options_.samples_per_proposal * H + h) * D, w, D);
-        }
+    const DrawnRows noise = drawn_rows({options_.seed, options_.layer, options_.draw, options_.draws, options_.samples, G, D});
+    for (int64_t s = old_windows_ * per_; s < samples_; ++s) {
+      for (int64_t h = 0; h < H; ++h) {
+        float* w = w_.data() + (s * H + h) * D;
+        std::copy_n(noise->data() + (s * G + h / call_.group) * D, D, w);
+        add(means_.data() + (s / options_.samples_per_proposal * H + h) * D, w, D);
       }
     }
   }

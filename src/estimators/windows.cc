@@ -25,18 +25,22 @@ void copy_row(const Rows& from, size_t i, int64_t columns, const MutRows& to, si
 }
 
 // Tokens [begin, begin + count) of entry b, all heads, to tokens from `at` of entry `to_b`; 0 where `valid` says so.
-void copy_tokens(View4 from, int64_t b, int64_t begin, int64_t count, View2 valid, MutView4 to, int64_t to_b, int64_t at) {
-  for (int64_t h = 0; h < from.extent(2); ++h) {
-    const Rows rows = rows_of<Rows>(from, b, begin, h);
-    const MutRows copies = rows_of<MutRows>(to, to_b, at, h);
-    for (int64_t t = 0; t < count; ++t) {
-      if (takes_part(valid, b, begin + t)) {
-        copy_row(rows, static_cast<size_t>(t), from.extent(3), copies, static_cast<size_t>(t));
-      } else {
-        for (size_t c = 0; c < static_cast<size_t>(to.extent(3)); ++c) copies.set(static_cast<size_t>(t), c, 0.0F);
+void copy_tokens(const Workers& workers, View4 from, int64_t b, int64_t begin, int64_t count, View2 valid, MutView4 to,
+                 int64_t to_b, int64_t at) {
+  constexpr int64_t kTokens = 64;  // per task
+  workers.run((count + kTokens - 1) / kTokens, Scratch(workers.count(), 0), [&](int64_t task, float*) {
+    for (int64_t t = task * kTokens; t < std::min((task + 1) * kTokens, count); ++t) {
+      const bool present = takes_part(valid, b, begin + t);
+      for (int64_t h = 0; h < from.extent(2); ++h) {
+        const MutRows copy = rows_of<MutRows>(to, to_b, at + t, h);
+        if (present) {
+          copy_row(rows_of<Rows>(from, b, begin + t, h), 0, from.extent(3), copy, 0);
+        } else {
+          for (size_t c = 0; c < static_cast<size_t>(to.extent(3)); ++c) copy.set(0, c, 0.0F);
+        }
       }
     }
-  }
+  });
 }
 
 void copy_tokens(View3 from, int64_t b, int64_t begin, int64_t count, MutView3 to, int64_t to_b, int64_t at) {
@@ -108,9 +112,9 @@ void SequenceWindows::cut(const Sequence& sequence, const WindowState* state, in
     std::copy_n(part_of(*state, WindowPart::queries, entry), held * H * D, held_q_.data());
     std::copy_n(part_of(*state, WindowPart::keys, entry), held * G * D, held_k_.data());
     std::copy_n(part_of(*state, WindowPart::values, entry), held * G * V, held_v_.data());
-    copy_tokens(call_.q, b, begin, own_, call_.valid, held_q_.view(), 0, held);
-    copy_tokens(call_.k, b, begin, own_, call_.valid, held_k_.view(), 0, held);
-    copy_tokens(call_.v, b, begin, own_, call_.valid, held_v_.view(), 0, held);
+    copy_tokens(call_.workers(), call_.q, b, begin, own_, call_.valid, held_q_.view(), 0, held);
+    copy_tokens(call_.workers(), call_.k, b, begin, own_, call_.valid, held_k_.view(), 0, held);
+    copy_tokens(call_.workers(), call_.v, b, begin, own_, call_.valid, held_v_.view(), 0, held);
     held_valid_.assign(static_cast<size_t>(W), 0);
     for (int64_t t = 0; t < held; ++t) {
       held_valid_[static_cast<size_t>(t)] = part_of(*state, WindowPart::present, entry)[t] != 0.0F;
@@ -160,10 +164,10 @@ void SequenceWindows::write_outputs(MutView4 out, MutView3 logsumexp) const {
   const int64_t b = sequence_.batch, begin = sequence_.first_key;
   for (const Stretch& s : stretches_) {
     if (s.first > 0) {
-      copy_tokens(s.out, 0, s.first, own_, {}, out, b, begin);
+      copy_tokens(call_.workers(), s.out, 0, s.first, own_, {}, out, b, begin);
       copy_tokens(s.logsumexp, 0, s.first, own_, logsumexp, b, begin);
     } else if (out.dtype() != DType::f32) {
-      copy_tokens(s.out, 0, 0, s.tokens, {}, out, b, begin + own_);
+      copy_tokens(call_.workers(), s.out, 0, 0, s.tokens, {}, out, b, begin + own_);
     }
   }
   if (call_.valid.absent()) return;
@@ -181,7 +185,8 @@ void SequenceWindows::save(WindowState& state, int64_t entry) const {
   const auto put = [&](WindowPart part, View4 from, int64_t heads, int64_t width) {
     const std::span<float> rows = state.part(part, entry);
     std::fill(rows.begin() + at * heads * width, rows.end(), 0.0F);
-    copy_tokens(from, sequence_.batch, begin, added, call_.valid, MutView4(rows.data(), {1, W, heads, width}), 0, at);
+    copy_tokens(call_.workers(), from, sequence_.batch, begin, added, call_.valid, MutView4(rows.data(), {1, W, heads, width}), 0,
+                at);
   };
   put(WindowPart::queries, call_.q, call_.heads, call_.dim);
   put(WindowPart::keys, call_.k, call_.groups, call_.dim);
@@ -208,8 +213,8 @@ SequenceWindows::SequenceWindows(const WindowedCall& call, const Sequence& seque
       held_dq_ = Array<4>({1, s.tokens, H, D}, 0.0F);
       held_dk_ = Array<4>({1, s.tokens, G, D}, 0.0F);
       held_dv_ = Array<4>({1, s.tokens, G, V}, 0.0F);
-      copy_tokens(out, b, begin, own_, call.valid, held_out_.view(), 0, s.first);
-      copy_tokens(dout, b, begin, own_, call.valid, held_dout_.view(), 0, s.first);
+      copy_tokens(call_.workers(), out, b, begin, own_, call.valid, held_out_.view(), 0, s.first);
+      copy_tokens(call_.workers(), dout, b, begin, own_, call.valid, held_dout_.view(), 0, s.first);
       copy_tokens(logsumexp, b, begin, own_, held_logsumexp_.view(), 0, s.first);
       s.whole_out = held_out_.view(), s.whole_logsumexp = held_logsumexp_.view(), s.dout = held_dout_.view();
       s.dq = held_dq_.view(), s.dk = held_dk_.view(), s.dv = held_dv_.view();
@@ -221,8 +226,8 @@ SequenceWindows::SequenceWindows(const WindowedCall& call, const Sequence& seque
     if (!call.valid.absent()) {
       q_ = Array<4>({1, s.tokens, H, D});
       dout_ = Array<4>({1, s.tokens, H, V});
-      copy_tokens(call.q, b, begin + own_, s.tokens, call.valid, q_.view(), 0, 0);
-      copy_tokens(dout, b, begin + own_, s.tokens, call.valid, dout_.view(), 0, 0);
+      copy_tokens(call_.workers(), call.q, b, begin + own_, s.tokens, call.valid, q_.view(), 0, 0);
+      copy_tokens(call_.workers(), dout, b, begin + own_, s.tokens, call.valid, dout_.view(), 0, 0);
       s.q = q_.view(), s.dout = dout_.view();
     }
     const auto choose = [&](MutView4 wanted, Array<4>& own, int64_t heads, int64_t width) {
@@ -241,9 +246,9 @@ void SequenceWindows::write_gradients(const QkvGradients& gradients) const {
   const auto write = [&](MutView4 from, const Stretch& s, MutView4 to) {
     if (to.absent()) return;
     if (s.first > 0) {
-      copy_tokens(from, 0, s.first, own_, {}, to, b, begin);
+      copy_tokens(call_.workers(), from, 0, s.first, own_, {}, to, b, begin);
     } else if (to.dtype() != DType::f32) {
-      copy_tokens(from, 0, 0, s.tokens, {}, to, b, begin + own_);
+      copy_tokens(call_.workers(), from, 0, 0, s.tokens, {}, to, b, begin + own_);
     }
   };
   for (const Stretch& s : stretches_) {

@@ -47,6 +47,7 @@ TEST(CausalEva, SessionsAtDifferentPositionsStepTogether) { sessions_at_differen
 TEST(CausalEva, BitsDoNotDependOnThreads) { bits_do_not_depend_on_threads<Eva>(); }
 TEST(CausalEva, GradientsEqualFiniteDifferences) { gradients_equal_finite_differences<Eva>(); }
 TEST(CausalEva, GradientsComeInBf16AndOneByOne) { gradients_come_in_bf16_and_one_by_one<Eva>(); }
+TEST(CausalEva, NothingChangesNothing) { nothing_changes_nothing<Eva>(); }
 TEST(CausalEva, ExtremesStayFiniteAndInTheHull) { extremes_stay_finite_and_in_the_hull<Eva>(); }
 
 TEST(CausalEva, EveryOptionEqualsTheTwin) {

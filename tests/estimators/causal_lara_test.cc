@@ -56,6 +56,7 @@ TEST(CausalLara, SessionsAtDifferentPositionsStepTogether) { sessions_at_differe
 TEST(CausalLara, BitsDoNotDependOnThreads) { bits_do_not_depend_on_threads<Lara>(); }
 TEST(CausalLara, GradientsEqualFiniteDifferences) { gradients_equal_finite_differences<Lara>(); }
 TEST(CausalLara, GradientsComeInBf16AndOneByOne) { gradients_come_in_bf16_and_one_by_one<Lara>(); }
+TEST(CausalLara, NothingChangesNothing) { nothing_changes_nothing<Lara>(); }
 TEST(CausalLara, ExtremesStayFiniteAndInTheHull) { extremes_stay_finite_and_in_the_hull<Lara>(); }
 
 TEST(CausalLaraFull, LengthsAroundWindowsEqualTheTwin) { lengths_around_windows_equal_the_twin<FullLara>(); }

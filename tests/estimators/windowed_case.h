@@ -620,6 +620,29 @@ void gradients_come_in_bf16_and_one_by_one() {
   }
 }
 
+// Calls without tokens, sequences or entries leave everything as it is.
+template <class Op>
+void nothing_changes_nothing() {
+  const Case<Op> none({.length = 0, .heads = 2, .groups = 1}), no_batch({.length = 7, .batch = 0, .heads = 2, .groups = 1});
+  const Case<Op> some({.length = 23, .heads = 2, .groups = 1});
+  WindowState state = some.empty_state(1);
+  run(some, &state);
+  const WindowState before = state;
+  float nothing = 0;
+  const auto empty = [&](const Extents<4>& shape) { return View4(&nothing, shape); };
+  Op::attention(empty(none.q_shape()), empty(none.k_shape()), empty(none.v_shape()), &state, MutView4(&nothing, none.out_shape()),
+                some.options);
+  EXPECT_EQ(state, before);
+  WindowState no_state = some.empty_state(0);
+  Op::attention(empty(no_batch.q_shape()), empty(no_batch.k_shape()), empty(no_batch.v_shape()), &no_state,
+                MutView4(&nothing, no_batch.out_shape()), some.options);
+  Op::step(View3(&nothing, {0, 2, 5}), View3(&nothing, {0, 1, 5}), View3(&nothing, {0, 1, 6}), no_state,
+           MutView3(&nothing, {0, 2, 6}), some.options);
+  Op::backward(empty(none.q_shape()), empty(none.k_shape()), empty(none.v_shape()), &state, empty(none.out_shape()), {},
+               empty(none.out_shape()), {}, some.options);
+  EXPECT_EQ(nothing, 0.0F);
+}
+
 template <class Op>
 void extremes_stay_finite_and_in_the_hull() {
   for_each_isa([] {

@@ -1,0 +1,23 @@
+# Sourced by the scripts that measure what documents show. Set `wanted` to the names of the tables to make (none: all).
+
+raffia=build/bin/raffia
+
+# table DOCUMENT NAME ARGUMENTS...: the command and what it prints, between the marks of that name in the document.
+table() {
+  local document=$1 name=$2 found
+  shift 2
+  [[ $wanted == "  " || $wanted == *" $name "* ]] || return 0
+  echo "$name: raffia $*" >&2
+  found=$(mktemp)
+  {
+    printf '```sh\nraffia %s\n```\n\n' "$*"
+    "$raffia" "$@"
+  } >"$found"
+  awk -v name="$name" -v found="$found" '
+    $0 == "<!-- end " name " -->" { inside = 0 }
+    !inside { print }
+    $0 == "<!-- table " name " -->" { inside = 1; while ((getline line < found) > 0) print line }
+  ' "$document" >"$found.document"
+  cat "$found.document" >"$document"
+  rm "$found" "$found.document"
+}
