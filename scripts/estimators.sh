@@ -16,14 +16,14 @@ table $estimators draws approx --data walk --scale 1 --estimators ra --samples 1
 table $estimators iid approx --data iid --scale 0.5,1,2 --estimators rfa:log=true,lara,eva,ra --samples 64 --seeds 5 --threads 1
 table $estimators causal approx --causal --data walk --scale 1 --estimator eva:samples=0 --estimator eva:samples=64 \
   --estimator lara:samples=128 --estimator lara:samples=128,streaming=false --estimator window --estimator window:before=1 \
-  --estimator hybrid --seeds 10 --threads 1
+  --estimator hybrid:samples=64 --seeds 10 --threads 1
 table $estimators variants approx --data walk --scale 1 --estimator lara --estimator lara:proposals=qk-mixed --estimator lara:mean=true \
   --estimator lara:draws=iid --estimator lara:weights=mis-opt --estimator lara:weights=mis-opt,strength=2 \
   --estimator lara:samples=256,per-proposal=4 --estimator lara:samples=1024,per-proposal=16 --samples 64 --seeds 10 --threads 1
 table $estimators gaussian approx --target gaussian --data walk --scale 1 --estimators rfa --samples 16,64,256,1024 --seeds 5 --threads 1
 table $estimators matrix approx --data walk --scale 1.5 --length 256 --estimator eva:samples=32 --estimator lara:samples=64 \
   --estimator rfa:samples=64,log=true --seeds 1 --threads 1 --show-matrix docs/img/matrix
-table $choosing error approx --causal --data walk --scale 1 --length 2048 --estimator window --estimator hybrid --estimator eva:samples=64 \
+table $choosing error approx --causal --data walk --scale 1 --length 2048 --estimator window --estimator hybrid:samples=64 --estimator eva:samples=64 \
   --estimator lara:samples=128 --seeds 5 --threads 1
 table $choosing time bench attention --causal --ops softmax,rfa_gate,hybrid,eva,lara --lengths 2048,8192 --threads 1 --repeats 7
 table $choosing bidirectional bench attention --ops softmax,rfa,lara,eva --lengths 2048,8192 --threads 1 --repeats 7

@@ -1,4 +1,5 @@
-// Reference twins: every op of features.h and attention.h again, in double precision, as plain loops.
+// Reference twins: every op of features.h and attention.h again, in double precision, as plain loops. Those of lara.h, eva.h and
+// hybrid.h are in reference_sampled.h.
 //
 // Read these first: they say what the kernels compute. If a kernel and its twin disagree, the twin is right until proven wrong.
 // Recurrences go token by token and sums are direct, so nothing here is fast; the backward twins of the recurrences keep the

@@ -185,6 +185,26 @@ std::vector<float> unit_rows(const std::vector<float>& x, int64_t dim) {
   return unit;
 }
 
+// -log(1 - sigmoid(x)), without overflow.
+double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
+
+// What gated estimators need besides q, k and v, for want of a model that learned it: one gate g for all tokens, and a log scale
+// that undoes the factor 1 - g of each fold, so that the folded past weighs as much as its keys do.
+struct Gates {
+  Gates(const Flags& flags, const Extents<4>& k_shape, int64_t heads)
+      : shape{k_shape[0], k_shape[1], k_shape[2]},
+        logits(static_cast<size_t>(shape[0] * shape[1] * shape[2]), static_cast<float>(flags.gate_logit)),
+        log_scale(static_cast<size_t>(heads), static_cast<float>(softplus(flags.gate_logit))) {}
+
+  void add_to(AttendInputs& inputs) const {
+    inputs.gate_logits = {logits.data(), shape};
+    inputs.log_scale = {log_scale.data(), {std::ssize(log_scale)}};
+  }
+
+  Extents<3> shape;
+  std::vector<float> logits, log_scale;
+};
+
 // What estimators are compared with: in double up to 2,048 tokens, by the exact op above.
 std::vector<double> exact_attention(const Qkv& qkv, const Setting& run) {
   const Extents<4> shape = output_shape(qkv);
@@ -258,12 +278,9 @@ struct Contender {
 void Contender::measure(const Qkv& qkv, const std::vector<double>& exact, uint64_t seed, const Setting& run) {
   Estimator seeded = estimator;
   seeded.seed += seed;
-  const std::vector<float> gates(static_cast<size_t>(qkv.k_shape[0] * qkv.k_shape[1] * qkv.k_shape[2]),
-                                 static_cast<float>(run.flags.gate_logit));
-  const AttendInputs inputs{.q = qkv.q_view(),
-                            .k = qkv.k_view(),
-                            .v = qkv.v_view(),
-                            .gate_logits = {gates.data(), {qkv.k_shape[0], qkv.k_shape[1], qkv.k_shape[2]}}};
+  const Gates gates(run.flags, qkv.k_shape, qkv.q_shape[2]);
+  AttendInputs inputs{.q = qkv.q_view(), .k = qkv.k_view(), .v = qkv.v_view()};
+  gates.add_to(inputs);
   Output out(output_shape(qkv));
   const auto timed = [&] {
     const auto begin = std::chrono::steady_clock::now();
@@ -402,13 +419,11 @@ std::vector<AttentionMatrix> matrices_of(const Source& source, const std::vector
   const auto [batch, length, heads, dim] = whole.q_shape;
   std::vector<float> identity(static_cast<size_t>(length * length));
   for (int64_t i = 0; i < length; ++i) identity[static_cast<size_t>(i * length + i)] = 1;
-  const std::vector<float> gates(static_cast<size_t>(length), static_cast<float>(run.flags.gate_logit));
   const Extents<4> square{1, length, 1, length};
   const auto first_head = [](const View4& view) { return view.slice(0, 0, 1).slice(2, 0, 1); };
-  const AttendInputs inputs{.q = first_head(whole.q_view()),
-                            .k = first_head(whole.k_view()),
-                            .v = {identity.data(), square},
-                            .gate_logits = {gates.data(), {1, length, 1}}};
+  AttendInputs inputs{.q = first_head(whole.q_view()), .k = first_head(whole.k_view()), .v = {identity.data(), square}};
+  const Gates gates(run.flags, {1, length, 1, dim}, 1);
+  gates.add_to(inputs);
   Qkv one{.q_shape = {1, length, 1, dim}, .k_shape = {1, length, 1, dim}, .v_shape = square, .v = identity};
   const auto copy_rows = [length = length, dim = dim](const View4& view, std::vector<float>& rows) {
     for (int64_t t = 0; t < length; ++t) {

@@ -73,10 +73,6 @@ Report attend_lara(const Estimator& estimator, const AttendInputs& inputs, MutVi
 }
 
 Report attend_causal_lara(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
-  require(
-      estimator.proposals == Proposals::chunk_mean && estimator.weights == SampleWeights::balance && !estimator.mean,
-      "attend: {} is bidirectional, expected chunk-mean proposals, balance weights and no mean mode where options.causal is set",
-      to_string(estimator));
   const CausalLaraOptions op{.window = estimator.window,
                              .chunk = estimator.chunk,
                              .samples = estimator.samples.value_or(128),

@@ -345,6 +345,17 @@ TEST(Attend, SamplingEstimatorsAreTheirOps) {
                                                  .scale = 0.5F,
                                                  .layout = layout});
                         })));
+  EXPECT_TRUE(same_bits(attended("ra:samples=3,seed=7,layer=1,draw=2", in, causal), written_by([&](MutView4 out) {
+                          ra_attention(
+                              in.q, in.k, in.v, out,
+                              {.draws = 3, .causal = true, .seed = 7, .layer = 1, .draw = 2, .scale = 0.5F, .layout = layout});
+                        })));
+  EXPECT_TRUE(same_bits(attended("ra", in, whole), written_by([&](MutView4 out) {
+                          ra_attention(in.q, in.k, in.v, out, {.draws = 1, .scale = 0.5F, .layout = layout});
+                        })));
+  EXPECT_TRUE(same_bits(attended("eva:samples=6,window=4", in, whole), written_by([&](MutView4 out) {
+                          eva_attention(in.q, in.k, in.v, out, {.samples = 6, .window = 4, .scale = 0.5F, .layout = layout});
+                        })));
   EXPECT_TRUE(same_bits(attended("eva:samples=2,window=8,chunk=4,features=16,decay=0.9,draws=iid,seed=5,layer=1", in, causal),
                         written_by([&](MutView4 out) {
                           causal_eva_attention(in.q, in.k, in.v, nullptr, out,

@@ -34,46 +34,44 @@ std::vector<double> run_twin(const Case& c, const LaraOptions& options) {
 // errs by a few roundings of that, 40 u = 2.4e-6 each, and three such sums meet in an output.
 constexpr double kTolerance = 4e-5;
 
+// On every ISA.
 void expect_matches_twin(const Case& c, const LaraOptions& options, const std::string& what = "") {
-  expect_close(run(c, options), run_twin(c, options), kTolerance * (1 + greatest(c.v)),
-               c.shape.text() + fmt::format(" samples {}/{} {} {} ", options.samples, options.samples_per_proposal,
-                                            name_of(options.proposals), what));
+  const std::vector<double> expected = run_twin(c, options);
+  for_each_isa([&] {
+    expect_close(run(c, options), expected, kTolerance * (1 + greatest(c.v)),
+                 c.shape.text() + fmt::format(" samples {}/{} {} {} ", options.samples, options.samples_per_proposal,
+                                              name_of(options.proposals), what));
+  });
 }
 
 constexpr Proposals kProposals[] = {Proposals::chunk_mean, Proposals::qk_mixed, Proposals::standard};
 
 TEST(Lara, EqualsTwinAtEveryLength) {
-  for_each_isa([] {
-    for (int64_t length : kLengths) {
-      for (Proposals proposals : kProposals) {
-        const Case c({.queries = length, .keys = length, .dim = 12, .value_dim = 20});
-        expect_matches_twin(c, {.samples = 17, .proposals = proposals, .seed = 5});
-      }
+  for (int64_t length : kLengths) {
+    for (Proposals proposals : kProposals) {
+      const Case c({.queries = length, .keys = length, .dim = 12, .value_dim = 20});
+      expect_matches_twin(c, {.samples = 17, .proposals = proposals, .seed = 5});
     }
-  });
+  }
 }
 
 TEST(Lara, EqualsTwinAtEveryDimension) {
-  for_each_isa([] {
-    for (int64_t dim : {1, 3, 16, 31, 64}) {
-      for (int64_t value_dim : {int64_t{1}, int64_t{17}, dim}) {
-        const Case c({.queries = 50, .keys = 50, .heads = 2, .groups = 2, .dim = dim, .value_dim = value_dim});
-        expect_matches_twin(c, {.samples = 24, .seed = 5});
-      }
+  for (int64_t dim : {1, 3, 16, 31, 64}) {
+    for (int64_t value_dim : {int64_t{1}, int64_t{17}, dim}) {
+      const Case c({.queries = 50, .keys = 50, .heads = 2, .groups = 2, .dim = dim, .value_dim = value_dim});
+      expect_matches_twin(c, {.samples = 24, .seed = 5});
     }
-  });
+  }
 }
 
 TEST(Lara, EqualsTwinForEveryNumberOfSamples) {
-  for_each_isa([] {
-    for (auto [samples, per_proposal] :
-         {std::pair{1, 1}, {16, 4}, {63, 1}, {64, 1}, {64, 64}, {65, 5}, {130, 2}, {200, 1}, {12, 3}}) {
-      for (Proposals proposals : kProposals) {
-        const Case c({.queries = 70, .keys = 70, .heads = 4, .groups = 2, .memory = 0.9F});
-        expect_matches_twin(c, {.samples = samples, .samples_per_proposal = per_proposal, .proposals = proposals});
-      }
+  for (auto [samples, per_proposal] :
+       {std::pair{1, 1}, {16, 4}, {63, 1}, {64, 1}, {64, 64}, {65, 5}, {130, 2}, {200, 1}, {12, 3}}) {
+    for (Proposals proposals : kProposals) {
+      const Case c({.queries = 70, .keys = 70, .heads = 4, .groups = 2, .memory = 0.9F});
+      expect_matches_twin(c, {.samples = samples, .samples_per_proposal = per_proposal, .proposals = proposals});
     }
-  });
+  }
 }
 
 TEST(Lara, EqualsTwinInMeanMode) {
@@ -107,30 +105,26 @@ TEST(Lara, EqualsTwinWithWeightsOfMisOpt) {
 }
 
 TEST(Lara, EqualsTwinAcrossLengths) {
-  for_each_isa([] {
-    for (auto [queries, keys] : {std::pair{1, 200}, {200, 1}, {7, 150}, {150, 7}, {100, 0}, {0, 100}, {130, 131}}) {
-      for (Proposals proposals : kProposals) {
-        Case c({.batch = 2, .queries = queries, .keys = keys, .heads = 2});
-        expect_matches_twin(c, {.samples = 10, .proposals = proposals});
-        c.set_lengths({keys / 2, keys});
-        expect_matches_twin(c, {.samples = 10, .proposals = proposals}, "lengths");
-      }
+  for (auto [queries, keys] : {std::pair{1, 200}, {200, 1}, {7, 150}, {150, 7}, {100, 0}, {0, 100}, {130, 131}}) {
+    for (Proposals proposals : kProposals) {
+      Case c({.batch = 2, .queries = queries, .keys = keys, .heads = 2});
+      expect_matches_twin(c, {.samples = 10, .proposals = proposals});
+      c.set_lengths({keys / 2, keys});
+      expect_matches_twin(c, {.samples = 10, .proposals = proposals}, "lengths");
     }
-  });
+  }
 }
 
 TEST(Lara, EqualsTwinWithMasksLengthsAndGroups) {
-  for_each_isa([] {
-    for (const char* mask : {"x", "xx.", "....x", "...................................x", "x................"}) {
-      for (Proposals proposals : kProposals) {
-        Case c({.batch = 2, .queries = 80, .keys = 80, .heads = 6, .groups = 2, .dim = 10, .value_dim = 9});
-        c.add_mask(mask);
-        expect_matches_twin(c, {.samples = 20, .samples_per_proposal = 2, .proposals = proposals, .scale = 0.7F}, mask);
-        c.set_lengths({80, 37});
-        expect_matches_twin(c, {.samples = 20, .samples_per_proposal = 2, .proposals = proposals, .scale = 0.7F}, mask);
-      }
+  for (const char* mask : {"x", "xx.", "....x", "...................................x", "x................"}) {
+    for (Proposals proposals : kProposals) {
+      Case c({.batch = 2, .queries = 80, .keys = 80, .heads = 6, .groups = 2, .dim = 10, .value_dim = 9});
+      c.add_mask(mask);
+      expect_matches_twin(c, {.samples = 20, .samples_per_proposal = 2, .proposals = proposals, .scale = 0.7F}, mask);
+      c.set_lengths({80, 37});
+      expect_matches_twin(c, {.samples = 20, .samples_per_proposal = 2, .proposals = proposals, .scale = 0.7F}, mask);
     }
-  });
+  }
 }
 
 TEST(Lara, QueriesOfMaskedKeysCountForNoMean) {
@@ -353,9 +347,9 @@ void expect_gradients(const Case& c, const LaraOptions& options, const std::stri
 
 TEST(LaraBackward, EqualsDifferencesOfTheTwin) {
   for (Proposals proposals : kProposals) {
-    for (auto [samples, per_proposal] : {std::pair{6, 1}, {6, 2}, {30, 3}}) {
+    for (auto [samples, per_proposal] : {std::pair{4, 1}, {6, 2}, {12, 1}}) {
       for (bool mean : {false, true}) {
-        const Case c({.queries = 13, .keys = 13, .heads = 2, .groups = 1, .dim = 5, .value_dim = 3, .memory = 0.5F});
+        const Case c({.queries = 9, .keys = 9, .heads = 2, .groups = 1, .dim = 4, .value_dim = 3, .memory = 0.5F});
         expect_gradients(c, {.samples = samples, .samples_per_proposal = per_proposal, .proposals = proposals, .mean = mean},
                          std::string(name_of(proposals)));
       }
