@@ -16,133 +16,6 @@ const Array4& made(std::optional<Array4>& array, const std::function<Array4()>& 
   return *array;
 }
 
-// What one linear case owns. The state carries over from run to run: its growth costs no time.
-struct LinearRun {
-  AttentionCase bench;
-  std::shared_ptr<AttentionInputs> inputs;
-  FeatureMap map;
-  State state;
-  AttentionOptions options;
-  View4 q, k, v, dout;
-  View3 gate_logits;
-  std::optional<Array4> own_out, dq, dk, dv, dgate;
-  std::vector<float> record, dsigma, dweight, dbias;
-  MutView4 out;
-  AttentionGradients gradients;
-
-  LinearRun(const AttentionCase& which, const std::shared_ptr<AttentionInputs>& shared, Executor& executor)
-      : bench(which),
-        inputs(shared),
-        map(make_map(shared->shape(), which.input)),
-        state(map, {.batch = shared->shape().batch, .value_dim = shared->shape().value_dim}),
-        options{.segment = which.segment, .threads = which.threads, .executor = &executor},
-        q(shared->q(which.input).view()),
-        k(shared->k(which.input).view()),
-        v(shared->v().view()) {
-    if (bench.op == Op::rfa_gate) gate_logits = inputs->gate_logits().without_dim();
-    if (bench.pass == Pass::forward) {
-      out = inputs->unread_out().view();
-    } else {
-      prepare_backward();
-    }
-  }
-
-  void prepare_backward() {
-    const BenchShape& shape = inputs->shape();
-    dout = inputs->dout().view();
-    out = own_out.emplace(inputs->make(shape.heads, shape.value_dim)).view();
-    gradients.q = dq.emplace(inputs->make(shape.heads, q.extent(3))).view();
-    gradients.k = dk.emplace(inputs->make(shape.kv_heads, k.extent(3))).view();
-    gradients.v = dv.emplace(inputs->make(shape.kv_heads, shape.value_dim)).view();
-    if (bench.op == Op::rfa_gate) gradients.gate_logits = dgate.emplace(inputs->make(shape.kv_heads, 1)).without_dim();
-    const auto heads = static_cast<size_t>(map.heads());
-    if (map.is_random()) {
-      dsigma.resize(heads * static_cast<size_t>(map.dim()));
-      gradients.map.sigma = {dsigma.data(), {map.heads(), map.dim()}};
-    }
-    if (map.kind() == MapKind::relu) {
-      dweight.resize(heads * static_cast<size_t>(map.features() * map.dim()));
-      dbias.resize(heads * static_cast<size_t>(map.features()));
-      gradients.map.weight = {dweight.data(), {map.heads(), map.features(), map.dim()}};
-      gradients.map.bias = {dbias.data(), {map.heads(), map.features()}};
-    }
-    record.resize(static_cast<size_t>(record_size(q, k, v, map, options)));
-    options.record = record;
-    forward();
-  }
-
-  void forward() {
-    if (bench.op == Op::rfa_gate) {
-      gated_attention(q, k, v, gate_logits, map, state, out, options);
-    } else if (bench.causal) {
-      causal_attention(q, k, v, map, state, out, options);
-    } else {
-      rfa_attention(q, k, v, map, out, options);
-    }
-  }
-
-  void backward() {
-    if (bench.op == Op::rfa_gate) {
-      gated_attention_backward(q, k, v, gate_logits, map, out, record, dout, gradients, options);
-    } else if (bench.causal) {
-      causal_attention_backward(q, k, v, map, out, record, dout, gradients, options);
-    } else {
-      rfa_attention_backward(q, k, v, map, out, record, dout, gradients, options);
-    }
-  }
-
-  void run() {
-    if (bench.pass != Pass::backward) forward();
-    if (bench.pass != Pass::forward) backward();
-  }
-};
-
-struct SoftmaxRun {
-  AttentionCase bench;
-  std::shared_ptr<AttentionInputs> inputs;
-  SoftmaxOptions options;
-  View4 q, k, v, dout;
-  std::optional<Array4> own_out, dq, dk, dv;
-  std::vector<float> logsumexp;
-  MutView4 out;
-  SoftmaxGradients gradients;
-
-  SoftmaxRun(const AttentionCase& which, const std::shared_ptr<AttentionInputs>& shared, Executor& executor)
-      : bench(which),
-        inputs(shared),
-        options{.causal = which.causal, .threads = which.threads, .executor = &executor},
-        q(shared->q(Input::qk).view()),
-        k(shared->k(Input::qk).view()),
-        v(shared->v().view()) {
-    if (bench.pass == Pass::forward) {
-      out = inputs->unread_out().view();
-    } else {
-      prepare_backward();
-    }
-  }
-
-  void prepare_backward() {
-    const BenchShape& shape = inputs->shape();
-    dout = inputs->dout().view();
-    out = own_out.emplace(inputs->make(shape.heads, shape.value_dim)).view();
-    gradients.q = dq.emplace(inputs->make(shape.heads, shape.head_dim)).view();
-    gradients.k = dk.emplace(inputs->make(shape.kv_heads, shape.head_dim)).view();
-    gradients.v = dv.emplace(inputs->make(shape.kv_heads, shape.value_dim)).view();
-    logsumexp.resize(static_cast<size_t>(shape.batch * inputs->length() * shape.heads));
-    options.logsumexp = {logsumexp.data(), {shape.batch, inputs->length(), shape.heads}};
-    forward();
-  }
-
-  void forward() { softmax_attention(q, k, v, out, options); }
-
-  void backward() { softmax_attention_backward(q, k, v, out, options.logsumexp, dout, gradients, options); }
-
-  void run() {
-    if (bench.pass != Pass::backward) forward();
-    if (bench.pass != Pass::forward) backward();
-  }
-};
-
 }  // namespace
 
 Array4 AttentionInputs::make(int64_t heads, int64_t dim) const {
@@ -191,12 +64,56 @@ const Array4& AttentionInputs::unread_out() {
   return made(out_, [this] { return make(shape_.heads, shape_.value_dim); });
 }
 
+AttentionRun::AttentionRun(const AttentionCase& which, const std::shared_ptr<AttentionInputs>& shared, Executor& executor)
+    : bench(which), inputs(shared), executor_(executor) {
+  const Input read = bench.form.op == Op::hybrid ? Input::qk : bench.form.input;
+  q = inputs->q(read).view();
+  k = inputs->k(read).view();
+  v = inputs->v().view();
+  if (!goes_backward()) {
+    out = inputs->unread_out().view();
+    return;
+  }
+  out = array(shape().heads, shape().value_dim);
+  dout = inputs->dout().view();
+  gradients = {.q = array(shape().heads, q.extent(3)),
+               .k = array(shape().kv_heads, k.extent(3)),
+               .v = array(shape().kv_heads, shape().value_dim)};
+}
+
+MutView4 AttentionRun::array(int64_t heads, int64_t dim) {
+  return goes_backward() ? arrays_.emplace_back(inputs->make(heads, dim)).view() : MutView4{};
+}
+
+std::span<float> AttentionRun::floats(int64_t count) {
+  return goes_backward() ? std::span<float>(floats_.emplace_back(static_cast<size_t>(count))) : std::span<float>{};
+}
+
+Passes softmax_passes(AttentionRun& run) {
+  const Extents<3> rows{run.shape().batch, run.inputs->length(), run.shape().heads};
+  SoftmaxOptions options = run.place(SoftmaxOptions{.causal = run.bench.form.causal});
+  if (run.goes_backward()) options.logsumexp = {run.floats(rows[0] * rows[1] * rows[2]).data(), rows};
+  const SoftmaxGradients gradients{.q = run.gradients.q, .k = run.gradients.k, .v = run.gradients.v};
+  return {.forward = [&run, options] { softmax_attention(run.q, run.k, run.v, run.out, options); },
+          .backward =
+              [&run, options, gradients] {
+                softmax_attention_backward(run.q, run.k, run.v, run.out, options.logsumexp, run.dout, gradients, options);
+              }};
+}
+
 std::function<void()> prepare_attention(const AttentionCase& bench, const std::shared_ptr<AttentionInputs>& inputs,
                                         Executor& executor) {
-  if (bench.op == Op::softmax) {
-    return [run = std::make_shared<SoftmaxRun>(bench, inputs, executor)] { run->run(); };
-  }
-  return [run = std::make_shared<LinearRun>(bench, inputs, executor)] { run->run(); };
+  const auto run = std::make_shared<AttentionRun>(bench, inputs, executor);
+  const Op op = bench.form.op;
+  const Passes passes = op == Op::softmax  ? softmax_passes(*run)
+                        : op == Op::hybrid ? hybrid_passes(*run)
+                        : has_map(op)      ? linear_passes(*run)
+                                           : sampled_passes(*run);
+  if (run->goes_backward()) passes.forward();  // leaves what the backward pass reads
+  return [run, passes] {
+    if (run->bench.pass != Pass::backward) passes.forward();
+    if (run->goes_backward()) passes.backward();
+  };
 }
 
 }  // namespace raffia::cli

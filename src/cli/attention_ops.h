@@ -3,26 +3,24 @@
 #define RAFFIA_CLI_ATTENTION_OPS_H_
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include "cli/arrays.h"
 #include "cli/bench.h"
+#include "cli/op_options.h"
+#include "raffia/lara.h"
 #include "raffia/threads.h"
 
 namespace raffia::cli {
 
-enum class Pass : uint8_t { forward, backward, forward_backward };
-
-inline constexpr Named<Pass> kPasses[] = {
-    {"forward", Pass::forward}, {"backward", Pass::backward}, {"forward+backward", Pass::forward_backward}};
-
 struct AttentionCase {
-  Op op = Op::softmax;
+  OpForm form;
   Pass pass = Pass::forward;
-  Input input = Input::qk;
-  bool causal = false;
   int threads = 1;
   int64_t segment = 0;
 };
@@ -52,6 +50,45 @@ class AttentionInputs {
   int64_t length_;
   std::optional<Array4> q_, k_, phi_q_, phi_k_, v_, gate_logits_, dout_, out_;
 };
+
+// What one case reads and writes. Its gradients, `dout` and memory of its own are there where its pass goes backward.
+class AttentionRun {
+ public:
+  AttentionRun(const AttentionCase& bench, const std::shared_ptr<AttentionInputs>& inputs, Executor& executor);
+
+  const AttentionCase bench;
+  const std::shared_ptr<AttentionInputs> inputs;
+  View4 q, k, v, dout;  // q and k are features where these are all that the op reads
+  MutView4 out;
+  QkvGradients gradients;
+
+  const BenchShape& shape() const { return inputs->shape(); }
+  bool goes_backward() const { return bench.pass != Pass::forward; }
+
+  template <typename Options>
+  Options place(const Options& options) const {
+    return placed(options, bench.threads, executor_);
+  }
+
+  // Memory that lives as long as the run, nothing where it does not go backward: gradients, records, gradients of parameters.
+  MutView4 array(int64_t heads, int64_t dim);
+  std::span<float> floats(int64_t count);
+
+ private:
+  Executor& executor_;
+  std::deque<Array4> arrays_;
+  std::deque<std::vector<float>> floats_;
+};
+
+// The two passes of a run, which outlives them.
+struct Passes {
+  std::function<void()> forward, backward;
+};
+
+Passes softmax_passes(AttentionRun& run);
+Passes linear_passes(AttentionRun& run);  // rfa, rfa_gate
+Passes hybrid_passes(AttentionRun& run);
+Passes sampled_passes(AttentionRun& run);  // lara, ra, eva
 
 // Allocates what the case writes and returns one run of it.
 std::function<void()> prepare_attention(const AttentionCase& bench, const std::shared_ptr<AttentionInputs>& inputs,

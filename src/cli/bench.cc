@@ -111,7 +111,7 @@ double total_work(const std::vector<BenchGroup>& groups, int64_t repeats) {
 
 void add_bench_flags(CLI::App& app, BenchOptions& options) {
   BenchShape& shape = options.shape;
-  add_names(app, "--ops", kOps, options.ops, "Contenders: softmax, rfa, rfa_gate");
+  add_names(app, "--ops", kOps, options.ops, "Contenders: softmax, rfa, rfa_gate, hybrid, lara, ra, eva");
   add_names(app, "--input", kInputs, options.inputs, "features: phi(q), phi(k) given; qk: the map is part of the op");
   add_positives(app, "--lengths", options.lengths, "Tokens of a sequence");
   add_positive(app, "--batch", shape.batch, "Sequences at once");
@@ -119,7 +119,11 @@ void add_bench_flags(CLI::App& app, BenchOptions& options) {
   add_positive(app, "--kv-heads", shape.kv_heads, "Key/value heads, a divisor of --heads (default: as many)");
   add_positive(app, "--head-dim", shape.head_dim, "d: size of a query or key");
   add_positive(app, "--value-dim", shape.value_dim, "dv: size of a value (default: --head-dim)");
-  add_positive(app, "--random-features", shape.random_features, "D: rows of the projection (trig: F = 2 D)");
+  add_positive(app, "--random-features", shape.random_features, "D: rows of the projection (trig: F = 2 D); causal eva: R");
+  add_positive(app, "--samples", shape.samples,
+               "lara: samples (64; causal 128); eva: chunks (64), or summaries kept (causal 256); ra: draws (1)");
+  add_positive(app, "--window", shape.window, "hybrid, eva, causal lara: tokens of a window, seen exactly");
+  add_positive(app, "--chunk", shape.chunk, "causal eva and lara: tokens per summary or proposal, a divisor of --window");
   add_name(app, "--map", kMaps, shape.map, "Feature map: trig, arccos, positive, positive2, elu, relu");
   add_positives(app, "--threads", options.threads, "Numbers of threads");
   add_positive(app, "--repeats", options.repeats, "Turns of each contender; the best counts");
@@ -172,46 +176,16 @@ FeatureMap make_map(const BenchShape& shape, Input input) {
   return input == Input::qk ? map : FeatureMap::identity(map.features(), shape.kv_heads);
 }
 
-Record describe(const BenchOptions& options, Op op, Input input, int64_t length, int64_t threads) {
-  const BenchShape& shape = options.shape;
-  Record record{
-      .op = std::string(name_in(kOps, op)),
-      .input = std::string(name_in(kInputs, input)),
-      .threads = threads,
-      .isa = std::string(name_of(active_isa())),
-      .batch = shape.batch,
-      .heads = shape.heads,
-      .kv_heads = shape.kv_heads,
-      .length = length,
-      .head_dim = shape.head_dim,
-      .value_dim = shape.value_dim,
-      .dtype = name_of(shape.dtype),
-  };
-  if (op != Op::softmax) {
-    const FeatureMap map = make_map(shape, Input::qk);
-    record.map = std::string(name_of(map.kind()));
-    record.features = map.features();
-  }
-  return record;
-}
-
-double linear_flops(const BenchShape& shape, const FeatureMap& map) {
-  const auto fold_or_read = static_cast<double>(2 * map.features() * (shape.value_dim + 1));
-  const auto projection = static_cast<double>(2 * map.dim() * map.rows());
-  return static_cast<double>(shape.heads + shape.kv_heads) * (fold_or_read + projection);
-}
-
-double softmax_flops(const BenchShape& shape, int64_t length) {
-  return static_cast<double>(shape.heads) * static_cast<double>(length) *
-         static_cast<double>(2 * (shape.head_dim + shape.value_dim));
-}
-
 bool measures_softmax(const BenchOptions& options, int64_t length) {
   return !options.no_softmax && length <= options.softmax_max_length;
 }
 
-int64_t kv_cache_bytes(const BenchShape& shape, int64_t length) {
-  return shape.batch * length * shape.kv_heads * (shape.head_dim + shape.value_dim) * static_cast<int64_t>(size_of(shape.dtype));
+bool asks_for(const BenchOptions& options, Op op) {
+  return std::find(options.ops.begin(), options.ops.end(), op) != options.ops.end();
+}
+
+std::vector<Input> inputs_of(const BenchOptions& options, Op op) {
+  return has_map(op) ? options.inputs : std::vector<Input>{Input::qk};
 }
 
 std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions& options) {

@@ -1,4 +1,4 @@
-// What the benchmarks of attention and of decoding share: flags, shapes, the FLOP that count, and the run itself.
+// What the benchmarks of attention and of decoding share: flags, shapes, and the run itself.
 #ifndef RAFFIA_CLI_BENCH_H_
 #define RAFFIA_CLI_BENCH_H_
 
@@ -18,22 +18,42 @@
 
 namespace raffia::cli {
 
-enum class Op : uint8_t { softmax, rfa, rfa_gate };
+enum class Op : uint8_t { softmax, rfa, rfa_gate, hybrid, lara, ra, eva };
 enum class Input : uint8_t {
   features,  // phi(q) and phi(k) are given
   qk,        // the map is part of the op
 };
 
-inline constexpr Named<Op> kOps[] = {{"softmax", Op::softmax}, {"rfa", Op::rfa}, {"rfa_gate", Op::rfa_gate}};
+inline constexpr Named<Op> kOps[] = {{"softmax", Op::softmax}, {"rfa", Op::rfa},   {"rfa_gate", Op::rfa_gate},
+                                     {"hybrid", Op::hybrid},   {"lara", Op::lara}, {"ra", Op::ra},
+                                     {"eva", Op::eva}};
 inline constexpr Named<Input> kInputs[] = {{"features", Input::features}, {"qk", Input::qk}};
+
+enum class Pass : uint8_t { forward, backward, forward_backward };
+
+inline constexpr Named<Pass> kPasses[] = {
+    {"forward", Pass::forward}, {"backward", Pass::backward}, {"forward+backward", Pass::forward_backward}};
+
+// Random features of queries and keys; the others read q and k alone, whatever --input says.
+constexpr bool has_map(Op op) { return op == Op::rfa || op == Op::rfa_gate || op == Op::hybrid; }
+
+// One of several things that an op can do.
+struct OpForm {
+  Op op = Op::softmax;
+  Input input = Input::qk;
+  bool causal = false;
+};
 
 struct BenchShape {
   int64_t batch = 1;
   int64_t heads = 8;
   int64_t kv_heads = 0;  // as many as heads if 0, until check() fills it in
   int64_t head_dim = 64;
-  int64_t value_dim = 0;         // head_dim if 0, until check() fills it in
-  int64_t random_features = 64;  // D
+  int64_t value_dim = 0;                // head_dim if 0, until check() fills it in
+  int64_t random_features = 64;         // D; causal eva: R
+  std::optional<int64_t> samples = {};  // what the op has by itself if none: see op_options.h
+  int64_t window = 32;
+  int64_t chunk = 8;
   MapKind map = MapKind::trig;
   DType dtype = DType::f32;
   ArrayLayout layout = ArrayLayout::bthd;
@@ -80,20 +100,12 @@ struct BenchGroup {
   std::function<std::function<void()>(Executor& executor, int threads)> prepare_read;
 };
 
-// The fields of a record that follow from the flags.
-Record describe(const BenchOptions& options, Op op, Input input, int64_t length, int64_t threads);
-
-// FLOP of one query and its token: 4 F (dv + 1) for each head, plus the projections of q and k where the map is inside.
-// Grouped key/value heads fold less often than query heads read.
-double linear_flops(const BenchShape& shape, const FeatureMap& map);
-
-// FLOP of one query that sees `length` keys, all heads: 2 L (d + dv) each.
-double softmax_flops(const BenchShape& shape, int64_t length);
-
 // Whether softmax runs at this length, printed or not.
 bool measures_softmax(const BenchOptions& options, int64_t length);
+bool asks_for(const BenchOptions& options, Op op);
 
-int64_t kv_cache_bytes(const BenchShape& shape, int64_t length);
+// What each op runs with: softmax and the sampling ops have no map, and run once whatever --input lists.
+std::vector<Input> inputs_of(const BenchOptions& options, Op op);
 
 // Measures memory, then time, and prints the records on stdout. Returns what was printed.
 std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions& options);

@@ -8,8 +8,9 @@
 #include "cli/bench.h"
 #include "cli/command.h"
 #include "cli/gnuplot.h"
+#include "cli/op_facts.h"
+#include "cli/op_options.h"
 #include "cli/plot.h"
-#include "raffia/state.h"
 
 namespace raffia::cli {
 namespace {
@@ -22,30 +23,9 @@ struct Flags {
   std::string plot;
 };
 
-// Backward passes of linear ops count 10 F (dv + 1) per token and head; their projections are left out of the count.
-double flops_of(const AttentionCase& bench, const BenchShape& shape, int64_t length) {
-  const auto tokens = static_cast<double>(shape.batch * length);
-  if (bench.op == Op::softmax) {
-    const auto d = static_cast<double>(shape.head_dim), dv = static_cast<double>(shape.value_dim);
-    const double gradients = (3 * d + 2 * dv) / (d + dv);  // five products in place of two
-    const double passes = bench.pass == Pass::forward ? 1.0 : bench.pass == Pass::backward ? gradients : 1.0 + gradients;
-    return tokens * passes * softmax_flops(shape, length) * (bench.causal ? 0.5 : 1.0);
-  }
-  const double passes = bench.pass == Pass::forward ? 1.0 : bench.pass == Pass::backward ? 2.5 : 3.5;
-  return tokens * passes * linear_flops(shape, make_map(shape, bench.pass == Pass::forward ? bench.input : Input::features));
-}
+bool is_causal(const Flags& flags, Op op) { return flags.causal || op == Op::rfa_gate || op == Op::hybrid; }
 
-int64_t state_bytes(const AttentionCase& bench, const BenchShape& shape, int64_t length) {
-  if (bench.op == Op::softmax) return kv_cache_bytes(shape, length);
-  const State state(make_map(shape, bench.input), {.batch = shape.batch, .value_dim = shape.value_dim});
-  return static_cast<int64_t>(state.size_bytes());
-}
-
-bool is_causal(const Flags& flags, Op op) { return flags.causal || op == Op::rfa_gate; }
-
-bool asks_for(const Flags& flags, Op op) {
-  return std::find(flags.bench.ops.begin(), flags.bench.ops.end(), op) != flags.bench.ops.end();
-}
+bool has_segments(Op op) { return op == Op::rfa || op == Op::rfa_gate; }
 
 // Everything to run at one length: softmax in each form that another op is compared with, then the ops.
 std::vector<AttentionCase> cases_at(const Flags& flags, int64_t length) {
@@ -59,19 +39,17 @@ std::vector<AttentionCase> cases_at(const Flags& flags, int64_t length) {
             std::any_of(flags.bench.ops.begin(), flags.bench.ops.end(), [&](Op op) { return is_causal(flags, op) == causal; });
         if (!with_softmax || !is_needed) continue;
         AttentionCase softmax = base;
-        softmax.causal = causal;
+        softmax.form.causal = causal;
         cases.push_back(softmax);
       }
       for (const Op op : flags.bench.ops) {
         if (op == Op::softmax) continue;
-        for (const Input input : flags.bench.inputs) {
-          for (const int64_t segment : flags.segments) {
-            AttentionCase linear = base;
-            linear.op = op;
-            linear.input = input;
-            linear.causal = is_causal(flags, op);
-            linear.segment = segment;
-            cases.push_back(linear);
+        for (const Input input : inputs_of(flags.bench, op)) {
+          for (const int64_t segment : has_segments(op) ? flags.segments : std::vector<int64_t>{0}) {
+            AttentionCase other = base;
+            other.form = {.op = op, .input = input, .causal = is_causal(flags, op)};
+            other.segment = segment;
+            cases.push_back(other);
           }
         }
       }
@@ -85,15 +63,13 @@ BenchGroup group_at(const Flags& flags, int64_t length) {
   const auto inputs = std::make_shared<AttentionInputs>(shape, length);
   BenchGroup group{.length = length};
   for (const AttentionCase& bench : cases_at(flags, length)) {
-    Record record = describe(flags.bench, bench.op, bench.input, length, bench.threads);
+    Record record = describe(shape, bench.form, length, bench.threads);
     record.pass = std::string(name_in(kPasses, bench.pass));
-    record.causal = bench.causal;
-    record.state_bytes = state_bytes(bench, shape, length);
-    if (bench.op != Op::softmax) record.segment = bench.segment;
+    if (has_segments(bench.form.op)) record.segment = bench.segment;
     group.cases.push_back(
         {.record = std::move(record),
-         .flops = flops_of(bench, shape, length),
-         .is_printed = asks_for(flags, bench.op),
+         .flops = attention_flops(shape, bench.form, bench.pass, length),
+         .is_printed = asks_for(flags.bench, bench.form.op),
          .prepare = [bench, inputs](Executor& executor) { return prepare_attention(bench, inputs, executor); }});
   }
   return group;
@@ -101,6 +77,7 @@ BenchGroup group_at(const Flags& flags, int64_t length) {
 
 void run(Flags& flags) {
   check(flags.bench);
+  for (const Op op : flags.bench.ops) check_form(flags.bench.shape, {.op = op, .causal = is_causal(flags, op)});
   if (!flags.plot.empty()) require_gnuplot("--plot");
   std::vector<BenchGroup> groups;
   for (const int64_t length : flags.bench.lengths) groups.push_back(group_at(flags, length));
@@ -114,7 +91,7 @@ Run add_bench_attention(CLI::App& app) {
   const auto flags = std::make_shared<Flags>();
   add_bench_flags(app, flags->bench);
   add_names(app, "--passes", kPasses, flags->passes, "forward, backward, forward+backward");
-  app.add_flag("--causal", flags->causal, "Causal softmax and rfa; rfa_gate always is");
+  app.add_flag("--causal", flags->causal, "Causal forms; rfa_gate and hybrid always are");
   add_integers(app, "--segment", flags->segments, "Tokens per parallel segment; 0: chosen from the shape; -1: no segments");
   app.add_option("--plot", flags->plot, "Write PREFIX.svg and PREFIX.png: time against length (needs gnuplot)")
       ->type_name("PREFIX");

@@ -69,6 +69,14 @@ CLI::Option* add_positive(CLI::App& app, const std::string& flag, int64_t& targe
       ->default_str(target > 0 ? fmt::format("{}", target) : "");
 }
 
+CLI::Option* add_positive(CLI::App& app, const std::string& flag, std::optional<int64_t>& target,
+                          const std::string& description) {
+  return app
+      .add_option_function<std::string>(
+          flag, [&target, flag](const std::string& text) { target = parse_positive(flag, text); }, description)
+      ->type_name("N");
+}
+
 CLI::Option* add_seed(CLI::App& app, const std::string& flag, uint64_t& target, const std::string& description) {
   return app
       .add_option_function<std::string>(

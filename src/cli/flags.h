@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,7 @@ std::vector<std::string> split_list(const std::string& flag, const std::string& 
 
 // A flag that takes one value, or one after the other of a comma-separated list. What the target holds is the default.
 CLI::Option* add_positive(CLI::App& app, const std::string& flag, int64_t& target, const std::string& description);
+CLI::Option* add_positive(CLI::App& app, const std::string& flag, std::optional<int64_t>& target, const std::string& description);
 CLI::Option* add_seed(CLI::App& app, const std::string& flag, uint64_t& target, const std::string& description);
 CLI::Option* add_positives(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
 CLI::Option* add_integers(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description);

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "cli/gnuplot.h"
@@ -44,10 +46,18 @@ bool differs(const std::vector<Curve>& curves, const Get& get) {
 
 std::string threads_text(int64_t threads) { return fmt::format("{} thread{}", threads, threads == 1 ? "" : "s"); }
 
-std::string op_title(const Record& record) {
-  if (record.op == "rfa") return "RFA";
-  if (record.op == "rfa_gate") return "RFA-Gate";
-  return record.op;
+struct Look {
+  std::string_view op;
+  const char *title, *colour;
+};
+
+// Colours distinct to readers with any colour vision (Okabe and Ito).
+constexpr Look kLooks[] = {{"softmax", "softmax", "#444444"}, {"rfa", "RFA", "#0072B2"},   {"rfa_gate", "RFA-Gate", "#D55E00"},
+                           {"hybrid", "hybrid", "#CC79A7"},   {"lara", "LARA", "#009E73"}, {"ra", "RA", "#56B4E9"},
+                           {"eva", "EVA", "#E69F00"}};
+
+const Look& look_of(const Record& record) {
+  return *std::find_if(std::begin(kLooks), std::end(kLooks), [&record](const Look& look) { return look.op == record.op; });
 }
 
 // The op and whatever else tells the curves of this plot apart.
@@ -55,7 +65,7 @@ std::string curve_title(const Curve& curve, const std::vector<Curve>& curves) {
   const Record& record = curve.like;
   std::vector<std::string> parts;
   if (differs(curves, [](const Record& r) { return r.causal; })) parts.emplace_back(record.causal ? "causal" : "full");
-  if (record.op != "softmax" && differs(curves, [](const Record& r) { return r.op == "softmax" ? "qk" : r.input; })) {
+  if (record.map && differs(curves, [](const Record& r) { return r.map ? r.input : "qk"; })) {
     parts.emplace_back(record.input == "qk" ? "map inside" : "features given");
   }
   if (differs(curves, [](const Record& r) { return r.pass; })) parts.push_back(record.pass);
@@ -63,13 +73,12 @@ std::string curve_title(const Curve& curve, const std::vector<Curve>& curves) {
   if (record.segment && differs(curves, [](const Record& r) { return r.segment.value_or(0); })) {
     parts.push_back(fmt::format("segment {}", *record.segment));
   }
-  return parts.empty() ? op_title(record) : fmt::format("{} ({})", op_title(record), fmt::join(parts, ", "));
+  return parts.empty() ? look_of(record).title : fmt::format("{} ({})", look_of(record).title, fmt::join(parts, ", "));
 }
 
 std::string plot_title(const std::vector<Curve>& curves) {
   const Record& record = curves.front().like;
-  const auto linear =
-      std::find_if(curves.begin(), curves.end(), [](const Curve& curve) { return curve.like.features.has_value(); });
+  const auto linear = std::find_if(curves.begin(), curves.end(), [](const Curve& curve) { return curve.like.map.has_value(); });
   std::string title = "Attention";
   if (!differs(curves, [](const Record& r) { return r.causal; })) title = record.causal ? "Causal attention" : "Full attention";
   if (!differs(curves, [](const Record& r) { return r.pass; })) title += ", " + record.pass;
@@ -79,9 +88,6 @@ std::string plot_title(const std::vector<Curve>& curves) {
   if (!differs(curves, [](const Record& r) { return r.threads; })) title += ", " + threads_text(record.threads);
   return title;
 }
-
-// Distinct to readers with any colour vision (Okabe and Ito).
-const char* colour_of(const std::string& op) { return op == "softmax" ? "#444444" : op == "rfa" ? "#0072B2" : "#D55E00"; }
 
 constexpr double kMargin = 1.15;  // of the axis of lengths, a factor at each end
 
@@ -110,7 +116,7 @@ std::vector<Mark> marks_of(const std::vector<Curve>& curves) {
         marks.push_back({.length = *length,
                          .seconds = interpolate(softmax.points, *length),
                          .label = fmt::format("{}: crossover at {:.0f}", curve_title(other, curves), *length),
-                         .colour = colour_of(other.like.op)});
+                         .colour = look_of(other.like).colour});
       }
     }
   }
@@ -160,7 +166,7 @@ std::string script_of(const std::vector<Curve>& curves, const std::string& prefi
     const Record& like = curves[i].like;
     const char* dash = like.input == "features" ? "(8,4)" : "1";
     parts.push_back(fmt::format("$curve{} using 1:2 with linespoints lw 2.5 pt {} ps 0.8 dashtype {} lc rgb '{}' title {}", i,
-                                5 + 2 * (i % 4), dash, colour_of(like.op), quoted(curve_title(curves[i], curves))));
+                                5 + 2 * (i % 4), dash, look_of(like).colour, quoted(curve_title(curves[i], curves))));
   }
   const std::string plot = fmt::format("plot {}\n", fmt::join(parts, ", "));
   out << on_both_terminals(plot, prefix);

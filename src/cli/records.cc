@@ -29,6 +29,8 @@ const RecordColumn<Record> kColumns[] = {
     {"head_dim", [](const Record& r) { return json_of(r.head_dim); }},
     {"value_dim", [](const Record& r) { return json_of(r.value_dim); }},
     {"features", [](const Record& r) { return json_of(r.features); }},
+    {"samples", [](const Record& r) { return json_of(r.samples); }},
+    {"window", [](const Record& r) { return json_of(r.window); }},
     {"segment", [](const Record& r) { return json_of(r.segment); }},
     {"dtype", [](const Record& r) { return json_of(r.dtype); }},
     {"seconds", [](const Record& r) { return json_of(r.seconds); }, Style::measured,

@@ -16,18 +16,20 @@ namespace raffia::cli {
 struct Record {
   std::string op, pass, input;
   bool causal = false;
-  std::optional<std::string> map;  // none: softmax
+  std::optional<std::string> map;  // none: the op has none
   int64_t threads = 0;
   std::string isa;
   int64_t batch = 0, heads = 0, kv_heads = 0, length = 0, head_dim = 0, value_dim = 0;
-  std::optional<int64_t> features;  // F; none: softmax
+  std::optional<int64_t> features;  // F, or R of causal eva; none: the op has no random features
+  std::optional<int64_t> samples;   // lara, ra, eva
+  std::optional<int64_t> window;    // hybrid, eva, causal lara
   std::optional<int64_t> segment;   // as asked for; none: the op has no segments
   std::string dtype;
   double seconds = 0;
   double gflops = 0;
   double peak_fraction = 0;
   std::optional<double> ratio_to_softmax;
-  int64_t state_bytes = 0;
+  std::optional<int64_t> state_bytes;  // none: nothing can go on from there
   std::optional<int64_t> peak_rss_bytes;
   std::optional<int64_t> bytes_read;         // decode, softmax
   std::optional<double> bandwidth_fraction;  // decode, softmax

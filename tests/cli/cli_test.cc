@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -60,12 +61,32 @@ class Cli : public testing::Test {
 
 const std::string kTiny = " --lengths 5,16 --heads 2 --head-dim 8 --random-features 4 --repeats 1";
 
-const std::set<std::string> kFields = {"op",          "pass",           "input",         "causal",
-                                       "map",         "threads",        "isa",           "batch",
-                                       "heads",       "kv_heads",       "length",        "head_dim",
-                                       "value_dim",   "features",       "segment",       "dtype",
-                                       "seconds",     "gflops",         "peak_fraction", "ratio_to_softmax",
-                                       "state_bytes", "peak_rss_bytes", "bytes_read",    "bandwidth_fraction"};
+const std::set<std::string> kFields = {"op",
+                                       "pass",
+                                       "input",
+                                       "causal",
+                                       "map",
+                                       "threads",
+                                       "isa",
+                                       "batch",
+                                       "heads",
+                                       "kv_heads",
+                                       "length",
+                                       "head_dim",
+                                       "value_dim",
+                                       "features",
+                                       "samples",
+                                       "window",
+                                       "segment",
+                                       "dtype",
+                                       "seconds",
+                                       "gflops",
+                                       "peak_fraction",
+                                       "ratio_to_softmax",
+                                       "state_bytes",
+                                       "peak_rss_bytes",
+                                       "bytes_read",
+                                       "bandwidth_fraction"};
 
 void expect_sound(const json& record) {
   std::set<std::string> fields;
@@ -74,8 +95,13 @@ void expect_sound(const json& record) {
   EXPECT_GT(record["seconds"].get<double>(), 0) << record;
   EXPECT_GT(record["gflops"].get<double>(), 0) << record;
   EXPECT_GT(record["peak_fraction"].get<double>(), 0) << record;
-  EXPECT_GT(record["state_bytes"].get<int64_t>(), 0) << record;
-  EXPECT_GT(record["peak_rss_bytes"].get<int64_t>(), record["state_bytes"].get<int64_t>()) << record;
+  const bool can_go_on = record["causal"] || (record["op"] != "lara" && record["op"] != "eva");
+  ASSERT_EQ(record["state_bytes"].is_number(), can_go_on) << record;
+  const int64_t state_bytes = can_go_on ? record["state_bytes"].get<int64_t>() : 0;
+  if (can_go_on) {
+    EXPECT_GT(state_bytes, 0) << record;
+  }
+  EXPECT_GT(record["peak_rss_bytes"].get<int64_t>(), state_bytes) << record;
 }
 
 std::vector<std::string> lines_of(const std::string& text) {
@@ -123,6 +149,14 @@ TEST_F(Cli, BadUsageExitsWithTwoAndSaysWhy) {
   expect_refused("bench attention --threads 100000", "--threads: 100000 is too many");
   expect_refused("bench attention --json --csv", "--json excludes --csv");
   expect_refused("bench attention --ops softmax --no-softmax", "nothing");
+  expect_refused("bench attention --samples 0", "--samples: '0' is not a positive integer");
+  expect_refused("bench attention --ops eva --causal --chunk 7", "--chunk: 7 does not divide --window 32, as causal eva needs");
+  expect_refused("bench attention --ops lara --causal --samples 3",
+                 "--samples: 3 is too few for causal lara, expected at least 4");
+  expect_refused("bench attention --ops eva --causal --samples 6",
+                 "--samples: 6 does not suit causal eva, expected a multiple of 4");
+  expect_refused("bench decode --ops lara --chunk 7", "--chunk: 7 does not divide --window 32");
+  expect_refused("bench decode --ops ra", "--ops: ra has no step, expected some of softmax, rfa, rfa_gate, hybrid, lara, eva");
   expect_refused("bench decode --lengths -5", "--lengths: '-5' is not a positive integer");
 }
 
@@ -187,6 +221,70 @@ TEST_F(Cli, GflopsAreTheDocumentedFlopOverSeconds) {
     }
     const double expected = 1e-9 * length * heads * flops / record["seconds"].get<double>();
     EXPECT_NEAR(record["gflops"].get<double>(), expected, 1e-9 * expected) << record;  // two orders of the same few products
+  }
+}
+
+TEST_F(Cli, EveryEstimatorRunsEveryPassInBothForms) {
+  const std::string ops = "--ops hybrid,lara,ra,eva --input features,qk --passes forward,backward,forward+backward";
+  const json none;
+  for (const bool causal : {false, true}) {
+    const Result result = raffia("bench attention --json " + ops + (causal ? " --causal" : "") + kTiny);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json records = json::parse(result.out);
+    ASSERT_EQ(records.size(), 2 * 3 * (2 + 3)) << records;  // lengths x passes x (hybrid with both inputs + three ops)
+    for (const json& record : records) {
+      expect_sound(record);
+      EXPECT_GT(record["ratio_to_softmax"].get<double>(), 0) << record;
+      EXPECT_TRUE(record["segment"].is_null()) << record;
+      const std::string op = record["op"];
+      EXPECT_EQ(record["causal"], causal || op == "hybrid") << record;
+      EXPECT_EQ(record["map"], op == "hybrid" ? json("trig") : none) << record;
+      EXPECT_EQ(record["features"], op == "hybrid" ? json(8) : op == "eva" && causal ? json(4) : none) << record;
+      EXPECT_EQ(record["window"], op == "hybrid" || op == "eva" || (op == "lara" && causal) ? json(32) : none) << record;
+      EXPECT_EQ(record["samples"], op == "lara"  ? json(causal ? 128 : 64)
+                                   : op == "eva" ? json(causal ? 256 : 64)
+                                   : op == "ra"  ? json(1)
+                                                 : none)
+          << record;
+    }
+  }
+}
+
+TEST_F(Cli, GflopsOfEstimatorsAreTheDocumentedFlopOverSeconds) {
+  for (const bool causal : {false, true}) {
+    const Result result = raffia(
+        "bench attention --json --ops hybrid,lara,ra,eva --passes forward,backward --window 4 --chunk 2 --samples 4 "
+        "--value-dim 5 --lengths 16 --heads 2 --head-dim 8 --random-features 3 --repeats 1" +
+        std::string(causal ? " --causal" : ""));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    for (const json& record : json::parse(result.out)) {
+      const std::string op = record["op"];
+      const bool forward = record["pass"] == "forward";
+      const double length = 16, heads = 2, d = 8, dv = 5, features = 6, rows = 3, samples = 4;
+      // Four windows of two chunks: 0, 2, 4, 6 chunks before them, of which 4 are samples or summaries, and the rest is folded
+      // into 3 features. Bidirectional: 4 chunks of 4 tokens, which is the window too.
+      const double before = (0 + 2 + 4 + 4) / 4.0, folded = 3 / 4.0;
+      const double keys = op == "hybrid" ? 1.5 * 4
+                          : op == "ra"   ? samples * length / (causal ? 2 : 1)
+                          : op == "lara" ? (causal ? 2 + 2 * before : 2 * samples)
+                                         : (causal ? 2 + before + folded : samples + 4);
+      double flops = keys * (forward ? 2 * d + 2 * dv : 6 * d + 4 * dv);
+      if (op == "ra") flops += keys * 2 * d;
+      if (op == "hybrid") flops += forward ? 4 * features * (dv + 1) + 4 * d * rows : 10 * features * (dv + 1);
+      const double expected = 1e-9 * length * heads * flops / record["seconds"].get<double>();
+      EXPECT_NEAR(record["gflops"].get<double>(), expected, 1e-9 * expected) << record;  // two orders of the same few products
+    }
+  }
+}
+
+TEST_F(Cli, EstimatorsRunWithGroupedHeadsAndEveryTypeAndLayout) {
+  const std::string shape =
+      " --ops hybrid,lara,ra,eva --passes forward,backward --value-dim 5 --kv-heads 1 --samples 8" + kTiny + " --no-softmax";
+  for (const std::string flags : {"--dtype bf16", "--layout bhtd", "--isa scalar", "--batch 3", "--causal --dtype bf16",
+                                  "--causal --layout bhtd", "--causal --isa scalar", "--causal --batch 3"}) {
+    const Result result = raffia("bench attention --json " + flags + shape);
+    ASSERT_EQ(result.exit_code, 0) << flags << "\n" << result.err;
+    for (const json& record : json::parse(result.out)) expect_sound(record);
   }
 }
 
@@ -256,6 +354,27 @@ TEST_F(Cli, BenchDecodeReportsBandwidthOfTheCache) {
   }
 }
 
+TEST_F(Cli, StepsOfEstimatorsKeepAStateThatDoesNotGrow) {
+  // Before, at and past the depth from which the state is full, 2 samples or summaries of each window of 4 tokens.
+  const Result result = raffia(
+      "bench decode --json --ops softmax,hybrid,lara,eva --lengths 3,64,65537 --window 4 --chunk 2 --samples 8 --batch 2 "
+      "--heads 2 --head-dim 8 --random-features 4 --repeats 1");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json records = json::parse(result.out);
+  ASSERT_EQ(records.size(), 3 * (1 + 2 + 2)) << records;
+  std::map<std::string, std::set<int64_t>> sizes;
+  for (const json& record : records) {
+    expect_sound(record);
+    EXPECT_EQ(record["pass"], "step");
+    if (record["op"] == "softmax") continue;
+    EXPECT_EQ(record["window"], 4);
+    EXPECT_TRUE(record["bytes_read"].is_null());
+    sizes[record["op"].get<std::string>() + record["input"].get<std::string>()].insert(record["state_bytes"].get<int64_t>());
+  }
+  ASSERT_EQ(sizes.size(), 4U);
+  for (const auto& [contender, bytes] : sizes) EXPECT_EQ(bytes.size(), 1U) << contender;
+}
+
 TEST_F(Cli, CsvHasOneLinePerRecordAndOneCellPerField) {
   const Result result = raffia("bench decode --csv" + kTiny);
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -282,7 +401,8 @@ TEST_F(Cli, MarkdownIsATableUnderWhatAllRecordsShare) {
 TEST_F(Cli, PlotWritesSvgAndPngAndNothingElse) {
   const fs::path plots = directory_ / "it's a plot";
   fs::create_directories(plots);
-  const Result result = raffia("bench attention --csv --plot \"" + (plots / "time").string() + "\"" + kTiny);
+  const Result result = raffia("bench attention --csv --ops softmax,rfa,rfa_gate,hybrid,lara,eva --plot \"" +
+                               (plots / "time").string() + "\"" + kTiny);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   std::set<std::string> files;
   for (const auto& entry : fs::directory_iterator(plots)) files.insert(entry.path().filename());
@@ -290,8 +410,9 @@ TEST_F(Cli, PlotWritesSvgAndPngAndNothingElse) {
   EXPECT_EQ(contents(plots / "time.png").substr(1, 3), "PNG");
   const std::string svg = contents(plots / "time.svg");
   EXPECT_NE(svg.find("</svg>"), std::string::npos);
-  EXPECT_NE(svg.find("RFA-Gate"), std::string::npos);
-  EXPECT_EQ(lines_of(result.out).size(), 1 + 2 * 4) << result.out;
+  for (const char* title : {"softmax", "RFA-Gate", "hybrid", "LARA", "EVA"})
+    EXPECT_NE(svg.find(title), std::string::npos) << title;
+  EXPECT_EQ(lines_of(result.out).size(), 1 + 2 * 7) << result.out;
 }
 
 TEST_F(Cli, PlotWithoutGnuplotNamesThePackageBeforeMeasuring) {

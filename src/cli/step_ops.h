@@ -1,0 +1,26 @@
+// One decoding step of any op with a state, ready to be timed.
+#ifndef RAFFIA_CLI_STEP_OPS_H_
+#define RAFFIA_CLI_STEP_OPS_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "cli/arrays.h"
+#include "cli/bench.h"
+#include "raffia/threads.h"
+
+namespace raffia::cli {
+
+enum class StepArray : uint32_t { query, key, value, gate, far_query, far_key, out };
+
+// [batch, length, heads, dim], of variance 1; features are positive, which keeps denominators so.
+Array4 random_array(const BenchShape& shape, int64_t length, int64_t heads, int64_t dim, StepArray which,
+                    Input input = Input::qk);
+
+// A token for each session of `shape.batch`, after `depth` others. The state of rfa and rfa_gate grows by the token; that of
+// hybrid, lara and eva stays at its depth.
+std::function<void()> prepare_step(const BenchShape& shape, const OpForm& form, int64_t depth, int threads, Executor& executor);
+
+}  // namespace raffia::cli
+
+#endif  // RAFFIA_CLI_STEP_OPS_H_
