@@ -31,7 +31,8 @@ struct EvaOptions {
   std::span<float> record = {};  // filled for the backward pass; eva_record_size() floats
 };
 
-// Cost and memory O(T (samples + window)) per head. The length of a sequence counts up to its last valid key.
+// Cost O(T (samples + window)) per head, memory O(T + samples) rows. The length of a sequence counts up to its last valid key.
+// Masked tokens have an output, but no gradient.
 void eva_attention(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& options = {});
 int64_t eva_record_size(View4 q, View4 k, View4 v, const EvaOptions& options = {});
 void eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,

@@ -65,7 +65,8 @@ struct QkvGradients {
 };
 
 // Self and cross attention. Chunks are equal shares of the tokens that take part: padding and masked tokens change nothing.
-// (Where Tq = Tk, queries of masked keys count for no mean.) Cost and memory O((Tq + Tk) S) per head.
+// (Where Tq = Tk, queries of masked keys count for no mean, and have an output but no gradient.) Cost O((Tq + Tk) S + S C),
+// memory O(Tq + Tk + S) rows per head.
 void lara_attention(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& options = {});
 int64_t lara_record_size(View4 q, View4 k, View4 v, const LaraOptions& options = {});
 void lara_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
@@ -84,7 +85,7 @@ struct RaOptions {
 };
 
 // Randomized Attention: per draw a key m ~ softmax(q_n . k_m), w = q_n + k_m + e, output f(w). Unbiased. Each draw costs one
-// softmax attention; memory is linear in the length whatever the draws.
+// softmax attention. Memory is that of one draw, and one number more per query for each.
 void ra_attention(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& options = {});
 
 // With the drawn m and e held fixed. Draws them again: no record.

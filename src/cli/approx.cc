@@ -296,7 +296,7 @@ void Contender::measure(const Qkv& qkv, const std::vector<double>& exact, uint64
   for (size_t i = 0; i < exact.size(); ++i) {
     const double error = static_cast<double>(out.values[i]) - exact[i];
     sum += error * error;
-    if (!(std::abs(error) <= largest)) largest = std::abs(error);  // NaN counts
+    if (!std::isnan(largest) && !(std::abs(error) <= largest)) largest = std::abs(error);  // NaN is the largest
   }
   errors.push_back(sum / static_cast<double>(exact.size()));
 }

@@ -127,12 +127,33 @@ Report attend_hybrid(const Estimator& estimator, const AttendInputs& inputs, Mut
                           with_common(HybridOptions{.window = estimator.window, .scale = options.scale}, options));
 }
 
+// `estimator` without the fields that this form of it does not use. (Where random numbers come from may always be said.)
+Estimator used_fields(const Estimator& estimator, bool causal) {
+  Estimator used = estimator;
+  const Estimator defaults;
+  const bool is_lara = estimator.kind == EstimatorKind::lara, is_eva = estimator.kind == EstimatorKind::eva;
+  if (!causal && (is_lara || is_eva)) {
+    used.chunk = defaults.chunk;
+    used.features = defaults.features;
+    used.decay = defaults.decay;
+    used.streaming = defaults.streaming;
+    if (is_lara) used.window = defaults.window;
+  }
+  if (used.weights != SampleWeights::mis_opt) used.strength = defaults.strength;
+  return used;
+}
+
 }  // namespace
 
 Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
   require(!options.causal || estimator.supports_causal(), "attend: {} is bidirectional, expected options.causal to be false",
           to_string(estimator));
   require(options.causal || estimator.supports_bidirectional(), "attend: {} is causal, expected options.causal to be true",
+          to_string(estimator));
+  const Estimator used = used_fields(estimator, options.causal);
+  require(used == estimator, "attend: {} has keys that its {} form does not use, expected {}", to_string(estimator),
+          options.causal ? "causal" : "bidirectional", to_string(used));
+  require(inputs.map == nullptr || !estimator.log, "attend: map is given, but {} draws its own features in log space",
           to_string(estimator));
   const bool is_gated = estimator.kind == EstimatorKind::rfa_gate || estimator.kind == EstimatorKind::hybrid;
   require(!is_gated || !inputs.gate_logits.absent(), "attend: gate_logits is absent, expected [B, T, G] ({} decays by them)",

@@ -69,7 +69,7 @@ struct Plan {
     while (length > 0 && !mask.takes_part(static_cast<size_t>(length - 1))) --length;
     lengths.push_back(length);
     if (length == 0) return;
-    const int64_t chunk = (length + options.samples - 1) / options.samples;
+    const int64_t chunk = 1 + (length - 1) / options.samples;
     const int64_t window = (std::min(options.window, s.queries) + chunk - 1) / chunk * chunk;
     std::vector<TokenChunk> chunks = equal_stretches(mask, length, chunk);
     sequences.push_back({s, length, static_cast<int64_t>(chunks.size()), chunk, window, first_chunk});
@@ -114,21 +114,26 @@ SoftmaxPart summaries(const Plan& plan, View4 k, View4 v, const Buffers& buffers
 }
 
 SoftmaxPart exact(const Plan& plan, View4 q, View4 k, View4 v) {
-  return plan.part(q, k, v, plan.problem.scale, {}, plan.problem.valid, [](const ChunkedTokens& s) {
+  SoftmaxPart part = plan.part(q, k, v, plan.problem.scale, {}, plan.problem.valid, [](const ChunkedTokens& s) {
     return PartSequence{s.tokens.batch, s.tokens.first_query, s.tokens.first_key,
                         Visibility::own(count(s.tokens.queries), count(s.length), s.window, s.window)};
   });
+  part.query_valid = plan.problem.valid;
+  return part;
 }
 
 enum class Side { before, after };
 
 SoftmaxPart far(const Plan& plan, View4 q, const Buffers& buffers, Side side) {
-  return plan.part(q, buffers.k_mean, buffers.beta, plan.problem.root, buffers.log_count, {}, [&](const ChunkedTokens& s) {
-    const auto visible = side == Side::before
-                             ? Visibility::earlier(count(s.tokens.queries), count(s.chunks), s.window, s.window / s.chunk)
-                             : Visibility::later(count(s.tokens.queries), count(s.chunks), s.window, s.window / s.chunk);
-    return PartSequence{s.tokens.batch, s.tokens.first_query, s.first_chunk, visible};
-  });
+  SoftmaxPart part =
+      plan.part(q, buffers.k_mean, buffers.beta, plan.problem.root, buffers.log_count, {}, [&](const ChunkedTokens& s) {
+        const auto visible = side == Side::before
+                                 ? Visibility::earlier(count(s.tokens.queries), count(s.chunks), s.window, s.window / s.chunk)
+                                 : Visibility::later(count(s.tokens.queries), count(s.chunks), s.window, s.window / s.chunk);
+        return PartSequence{s.tokens.batch, s.tokens.first_query, s.first_chunk, visible};
+      });
+  part.query_valid = plan.problem.valid;
+  return part;
 }
 
 float* row(const MutView4& view, int64_t b, int64_t t, int64_t h) { return rows_of<MutRows>(view, b, t, h).direct_row(0); }

@@ -175,15 +175,15 @@ Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, Windo
         const size_t end_of_turn = std::min(first + turn, blocks.end_block());
         if (interleaved) turns.run(i, blocks.fresh(first).begin, blocks.fresh(end_of_turn - 1).end, memory);
         for (size_t b = first; b < end_of_turn; ++b) {
-          const Stretch queries = blocks.fresh(b);
+          const TokenRange queries = blocks.fresh(b);
           const bool folds = blocks.folds_after(b);
-          const Stretch keys = folds ? blocks.fresh(b - 1) : Stretch{0, 0}, next = blocks.fresh(b + 1);
+          const TokenRange keys = folds ? blocks.fresh(b - 1) : TokenRange{0, 0}, next = blocks.fresh(b + 1);
           const AfterRead after{keys.begin, std::min(keys.end, keys.begin + kMostAhead), next.begin,
                                 std::min(next.end, next.begin + kMostAhead)};
           far_read(fresh, plan.far(i), queries.begin, queries.end, reach.of(0) + reach_at[i], after, states[i], memory,
                    clamps[i]);
           if (!folds) continue;
-          const Stretch old = blocks.old(b - 1);
+          const TokenRange old = blocks.old(b - 1);
           if (old.size() > 0) fold(held, old.begin, old.end, states[i], memory);
           if (keys.size() > 0) fold(fresh, keys.begin, keys.end, states[i], memory);
         }

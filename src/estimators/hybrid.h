@@ -26,8 +26,8 @@ void require_sessions(const char* function, std::span<WindowState* const> sessio
 void require_hybrid_state(const char* function, const WindowStateShape& found, int64_t batch, const HybridInputs& inputs,
                           const FeatureMap& map, const HybridOptions& options);
 
-// A stretch of tokens of one block.
-struct Stretch {
+// Tokens of one block.
+struct TokenRange {
   size_t begin, end;
   size_t size() const { return end - begin; }
 };
@@ -48,10 +48,10 @@ struct Blocks {
   bool folds_after(size_t b) const { return b >= 1 && completes(b); }  // block b - 1
 
   // New tokens of a block, and of the tokens held, those of a block.
-  Stretch fresh(size_t b) const {
+  TokenRange fresh(size_t b) const {
     return {clamp(b * window, before, before + length) - before, clamp((b + 1) * window, before, before + length) - before};
   }
-  Stretch old(size_t b) const {
+  TokenRange old(size_t b) const {
     return {clamp(b * window, held_first(), before) - held_first(), clamp((b + 1) * window, held_first(), before) - held_first()};
   }
 

@@ -126,10 +126,10 @@ void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map
   const auto queries_and_states = [&](size_t i, size_t b, float* memory) {
     const Blocks& blocks = plan.blocks(i);
     float *reach = per_token.of(0) + token_at[i], *h = reach + tokens;
-    const Stretch queries = blocks.fresh(b);
+    const TokenRange queries = blocks.fresh(b);
     far_read_backward(problems[i], queries.begin, queries.end, reach, states[2 * i], h, dlog_scale.data() + i * group, memory);
     if (!blocks.folds_after(b)) return;
-    const Stretch old = blocks.old(b - 1), keys = blocks.fresh(b - 1);
+    const TokenRange old = blocks.old(b - 1), keys = blocks.fresh(b - 1);
     if (old.size() > 0) fold(plan.old(i), old.begin, old.end, states[2 * i], memory);
     if (keys.size() > 0) fold(problems[i], keys.begin, keys.end, states[2 * i], memory);
   };
@@ -138,14 +138,14 @@ void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map
     float *reach = per_token.of(0) + token_at[i], *r = reach + 2 * tokens;
     PackedState& gradient = states[2 * i + 1];
     if (blocks.folds_after(b)) {
-      const Stretch old = blocks.old(b - 1), keys = blocks.fresh(b - 1);
+      const TokenRange old = blocks.old(b - 1), keys = blocks.fresh(b - 1);
       if (keys.size() > 0) far_fold_backward(problems[i], keys.begin, keys.end, gradient, decays[i], r, memory);
       const LinearProblem held = plan.old(i);
       for (size_t t = old.begin; t < old.end; ++t) {
         if (held.valid[t] != 0) decays[i] /= 1.0f + std::exp(-held.gate.at(t, 0));
       }
     }
-    const Stretch queries = blocks.fresh(b);
+    const TokenRange queries = blocks.fresh(b);
     far_read_gradient(problems[i], queries.begin, queries.end, reach, decays[i], gradient, memory);
     decays[i] = 1;
   };

@@ -45,6 +45,8 @@ LinearViews check_hybrid(const char* function, const HybridInputs& inputs, const
                          const HybridOptions& options) {
   const int64_t batch = inputs.k.extent(0), length = inputs.k.extent(1), groups = map.heads(), heads = inputs.q.extent(2);
   require(options.window >= 1, "{}: window is {}, expected at least 1", function, options.window);
+  require(!options.scale || (*options.scale > 0 && std::isfinite(*options.scale)),
+          "{}: scale is {}, expected a finite number above 0", function, options.scale.value_or(0.0f));
   require(inputs.q_far.absent() == inputs.k_far.absent(), "{}: {} is given without {}, expected both or neither", function,
           inputs.q_far.absent() ? "k_far" : "q_far", inputs.q_far.absent() ? "q_far" : "k_far");
   for (const auto& [name, view] : {std::pair{"q", inputs.q}, {"k", inputs.k}}) {

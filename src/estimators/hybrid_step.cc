@@ -54,8 +54,8 @@ class SessionStep {
     for (size_t h = 0; h < heads_; ++h) log_scale[h] = static_cast<float>(inputs_.log_scale(static_cast<int64_t>(h)));
 
     // The block before, then the own one up to this token: stretches of the ring.
-    const Stretch before = {(block + 1) % 2 * window_, (block + 1) % 2 * window_ + (block > 0 ? window_ : 0)};
-    const Stretch own = {block % 2 * window_, block % 2 * window_ + p % window_ + 1};
+    const TokenRange before = {(block + 1) % 2 * window_, (block + 1) % 2 * window_ + (block > 0 ? window_ : 0)};
+    const TokenRange own = {block % 2 * window_, block % 2 * window_ + p % window_ + 1};
     const size_t stretches = read_exactly({before, own}, session, part, valid, partials, free);
     softmax_step_combine({.partials = partials,
                           .stretches = stretches,
@@ -127,7 +127,7 @@ class SessionStep {
 
   // Returns the number of partials.
   template <class Part>
-  size_t read_exactly(std::initializer_list<Stretch> stretches, int64_t session, const Part& part, const uint8_t* valid,
+  size_t read_exactly(std::initializer_list<TokenRange> stretches, int64_t session, const Part& part, const uint8_t* valid,
                       float* partials, float* scratch) const {
     const int64_t dim = static_cast<int64_t>(dim_), value_dim = static_cast<int64_t>(value_dim_);
     const int64_t groups = static_cast<int64_t>(groups_);
@@ -140,7 +140,7 @@ class SessionStep {
     task.k_head = dim;
     task.v_head = value_dim;
     size_t count = 0;
-    for (const Stretch& stretch : stretches) {
+    for (const TokenRange& stretch : stretches) {
       for (task.begin = stretch.begin; task.begin < stretch.end; task.begin += kStepKeys, ++count) {
         task.end = std::min(task.begin + kStepKeys, stretch.end);
         task.partial = partials + count * StepPartial::size(heads_, value_dim_);
@@ -151,7 +151,7 @@ class SessionStep {
   }
 
   template <class Part>
-  void fold_block(const Stretch& block, const Part& part, const uint8_t* valid, float* free) const {
+  void fold_block(const TokenRange& block, const Part& part, const uint8_t* valid, float* free) const {
     const size_t features = static_cast<size_t>(map_.features());
     const size_t key_dim = static_cast<size_t>(map_.dim());
     const float* keys = part(inputs_.k_far.absent() ? WindowPart::keys : WindowPart::far_keys);

@@ -140,9 +140,11 @@ SoftmaxPart samples_over_means(const Plan& plan, View4 nothing, const Buffers& b
 }
 
 SoftmaxPart queries_over_samples(const Plan& plan, View4 q, const Buffers& buffers) {
-  return plan.part(q, buffers.w, buffers.f, plan.problem.root, buffers.weight, [&](const SampledSequence& s) {
+  SoftmaxPart part = plan.part(q, buffers.w, buffers.f, plan.problem.root, buffers.weight, [&](const SampledSequence& s) {
     return PartSequence{s.tokens.batch, s.tokens.first_query, s.first_sample, all(s.tokens.queries, plan.samples)};
   });
+  if (plan.problem.self) part.query_valid = plan.problem.valid;
+  return part;
 }
 
 SoftmaxPart means_over_means(const Plan& plan, const Buffers& buffers) {

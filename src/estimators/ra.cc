@@ -37,6 +37,7 @@ struct Plan {
                      .scale = scale,
                      .key_bias = key_bias,
                      .valid = problem.valid,
+                     .query_valid = problem.self ? problem.valid : View2(),
                      .sequences = {},
                      .workers = workers};
     for (const Sequence& s : problem.sequences) {

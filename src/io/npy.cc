@@ -210,6 +210,7 @@ Contents read_header(const ByteSource& source) {
 // Element i of a Fortran-ordered array has its first index run fastest.
 std::vector<float> row_major(const std::vector<float>& fortran, const std::vector<int64_t>& shape) {
   std::vector<float> values(fortran.size());
+  if (values.empty()) return values;  // its other extents may be anything
   std::vector<int64_t> strides(shape.size()), index(shape.size());
   int64_t step = 1;
   for (size_t axis = shape.size(); axis-- > 0;) {

@@ -152,6 +152,17 @@ HWY_INLINE float scalar_exp_of_nonpositive(float x) {
   return hn::GetLane(exp_of_nonpositive(d, hn::Set(d, x)));
 }
 
+// What a row sees of a block of keys: [begin, end), counted from the first key of the block.
+struct Seen {
+  size_t begin, end;
+};
+
+// What a row does not see of [left, width).
+HWY_INLINE void hide_unseen(float* HWY_RESTRICT row, size_t left, const Seen& seen, size_t width) {
+  for (size_t j = left; j < seen.begin; ++j) row[j] = kMinusInfinity;
+  for (size_t j = seen.end; j < width; ++j) row[j] = kMinusInfinity;
+}
+
 // body(first row, shape) over tiles of rows; one row at a time where each query has keys of its own.
 template <class Body>
 HWY_INLINE void for_query_tiles(const Visibility& visible, size_t rows, const Body& body) {
@@ -161,11 +172,6 @@ HWY_INLINE void for_query_tiles(const Visibility& visible, size_t rows, const Bo
     for_tiles(rows, body);
   }
 }
-
-// What a row sees of a block of keys: [begin, end), counted from the first key of the block.
-struct Seen {
-  size_t begin, end;
-};
 
 HWY_INLINE Seen seen_of(const Visibility& visible, size_t i, size_t block_begin, size_t block_count) {
   const size_t begin = visible.begin(i), end = visible.end(i);
@@ -205,8 +211,9 @@ void forward_block(const ForwardTask& task, float* scratch) {
   for (size_t i = 0; i < queries; ++i) {
     copy_scaled(task.q, task.first + i, dim, dim, task.scale, q + i * dim);
     // Biases of queries move logits of this call against those of earlier ones: it is enough to move these the other way.
+    // With a bias of -inf nothing of this call counts.
     const float before = task.resume ? task.logsumexp.readable().at(task.first + i, 0) : kMinusInfinity;
-    if (before == kMinusInfinity) {
+    if (before == kMinusInfinity || query_bias(i) == kMinusInfinity) {
       for (size_t c = 0; c < columns; ++c) out[i * columns + c] = 0.0f;
       greatest[i] = kMinusInfinity;
       sum[i] = 0.0f;
@@ -236,11 +243,11 @@ void forward_block(const ForwardTask& task, float* scratch) {
       score_tile<kTileRows>(q + m * dim, dim, k, left, width, scores + m * kKeyBlock);
       for (size_t i = m; i < m + kTileRows; ++i) {
         float* row = scores + i * kKeyBlock;
-        for (size_t j = left; j < seen[i].begin; ++j) row[j] = kMinusInfinity;
-        for (size_t j = seen[i].end; j < width; ++j) row[j] = kMinusInfinity;
+        hide_unseen(row, left, seen[i], width);
         const float before = greatest[i];
-        const float now =
-            std::max(before, std::min(bias_and_max(row + left, bias == nullptr ? nullptr : bias + left, width - left), kLargest));
+        const float* row_bias = bias == nullptr ? nullptr : bias + left;
+        const float now = std::max(before, std::min(bias_and_max(row + left, row_bias, width - left), kLargest));
+        if (bias != nullptr) hide_unseen(row, left, seen[i], width);  // a bias of NaN, too, is not seen
         const float shift = now == kMinusInfinity ? 0.0f : now;
         const float added = exp_and_sum(row + left, shift, width - left);
         shrink[i] = before == now ? 1.0f : scalar_exp_of_nonpositive(before - shift);
@@ -274,6 +281,10 @@ void forward_block(const ForwardTask& task, float* scratch) {
   }
 
   for (size_t i = 0; i < queries; ++i) {
+    if (query_bias(i) == kMinusInfinity) {
+      if (task.resume) continue;
+      sum[i] = 0.0f;
+    }
     write_scaled(out + i * columns, sum[i] == 0.0f ? 0.0f : 1.0f / sum[i], keys.value_dim, task.out, task.first + i);
     if (task.logsumexp.data != nullptr) {
       task.logsumexp.set(task.first + i, 0, sum[i] == 0.0f ? kMinusInfinity : greatest[i] + std::log(sum[i]) + query_bias(i));

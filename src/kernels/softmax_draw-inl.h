@@ -55,9 +55,8 @@ void draw_block(const DrawTask& task, float* scratch) {
       for (size_t i = m; i < m + kTileRows; ++i) {
         if (shift[i] == kMinusInfinity) continue;
         float* row = scores + i * kKeyBlock;
-        for (size_t j = left; j < seen[i].begin; ++j) row[j] = kMinusInfinity;
-        for (size_t j = seen[i].end; j < width; ++j) row[j] = kMinusInfinity;
         if (bias != nullptr) bias_and_max(row + left, bias + left, width - left);
+        hide_unseen(row, left, seen[i], width);
         const double after = sum[i] + static_cast<double>(exp_and_sum(row + left, shift[i], width - left));
         for (size_t t = 0; t < draws; ++t) {
           int32_t& drawn = task.drawn[i * draws + t];
@@ -73,9 +72,11 @@ void draw_block(const DrawTask& task, float* scratch) {
     for (size_t t = 0; t < draws; ++t) {
       int32_t& drawn = task.drawn[i * draws + t];
       if (drawn >= 0 || shift[i] == kMinusInfinity) continue;
+      // A query of NaN may get here without any key that takes part.
+      const size_t begin = task.visible.begin(task.first + i);
       size_t last = task.visible.end(task.first + i);
-      while (!task.source.mask.takes_part(last - 1)) --last;
-      drawn = static_cast<int32_t>(last - 1);
+      while (last > begin && !task.source.mask.takes_part(last - 1)) --last;
+      drawn = last > begin ? static_cast<int32_t>(last - 1) : -1;
     }
   }
 }

@@ -437,6 +437,10 @@ TEST(Attend, RefusesFormsThatAKindHasNot) {
   EXPECT_EQ(refusal("window:before=1", false), "attend: window:before=1 is causal, expected options.causal to be true");
   EXPECT_EQ(refusal("rfa:log=true", true), "attend: rfa:log=true is bidirectional, expected options.causal to be false");
   EXPECT_EQ(refusal("lara:mean=true", true), "attend: lara:mean=true is bidirectional, expected options.causal to be false");
+  EXPECT_EQ(refusal("lara:window=7,chunk=3", false),
+            "attend: lara:window=7,chunk=3 has keys that its bidirectional form does not use, expected lara");
+  EXPECT_EQ(refusal("eva:samples=8,decay=0.5", false),
+            "attend: eva:samples=8,decay=0.5 has keys that its bidirectional form does not use, expected eva:samples=8");
   AttendInputs without = in;
   without.gate_logits = {};
   EXPECT_EQ(refusal_of([&] { (void)attended("rfa_gate", without, {.causal = true}); }),

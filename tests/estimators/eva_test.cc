@@ -268,6 +268,24 @@ TEST(EvaBackward, EqualsDifferencesWithMasksLengthsAndPacking) {
   expect_gradients(packed, options, "packed");
 }
 
+TEST(EvaBackward, WhatMaskedTokensHoldReachesNoGradient) {
+  for_each_isa([] {
+    Case c(self(18, {.batch = 2, .heads = 4, .groups = 2}));
+    c.add_mask("xx.xxxx.x");
+    const Backward expected = run_backward(c, {.samples = 6, .window = 4});
+    c.poison_masked_queries();
+    const Backward found = run_backward(c, {.samples = 6, .window = 4});
+    EXPECT_TRUE(same_bits(found.q, expected.q) && same_bits(found.k, expected.k) && same_bits(found.v, expected.v));
+    for (float x : found.k) ASSERT_TRUE(std::isfinite(x));
+  });
+}
+
+TEST(Eva, MoreSamplesThanTokensIsSoftmax) {
+  const Case c(self(8, {}));
+  const std::vector<float> many = run(c, {.samples = INT64_MAX, .window = 2}), enough = run(c, {.samples = 8, .window = 2});
+  EXPECT_TRUE(same_bits(many, enough));
+}
+
 TEST(EvaBackward, RoundsBf16Once) {
   Case c(self(40, {.batch = 2, .heads = 4, .groups = 2, .dim = 12}));
   const std::vector<BFloat16> q = round_to_bf16(c.q), k = round_to_bf16(c.k), v = round_to_bf16(c.v);

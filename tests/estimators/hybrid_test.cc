@@ -619,6 +619,8 @@ TEST(Hybrid, RefusesWhatDoesNotFit) {
     return text;
   };
   EXPECT_EQ(refused(arrays.inputs(), {.window = 0}), "hybrid_attention: window is 0, expected at least 1");
+  EXPECT_EQ(refused(arrays.inputs(), {.window = 8, .scale = -1.0F}),
+            "hybrid_attention: scale is -1, expected a finite number above 0");
   HybridInputs inputs = arrays.inputs();
   inputs.q_far = inputs.q;
   EXPECT_EQ(refused(inputs, arrays.options()), "hybrid_attention: q_far is given without k_far, expected both or neither");

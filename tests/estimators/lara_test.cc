@@ -377,6 +377,18 @@ TEST(LaraBackward, EqualsDifferencesWithMasksLengthsAndPacking) {
   }
 }
 
+TEST(LaraBackward, WhatMaskedTokensHoldReachesNoGradient) {
+  for_each_isa([] {
+    Case c({.batch = 2, .queries = 18, .keys = 18, .heads = 4, .groups = 2});
+    c.add_mask("xx.xxxx.x");
+    const Backward expected = run_backward(c, {.samples = 6});
+    c.poison_masked_queries();
+    const Backward found = run_backward(c, {.samples = 6});
+    EXPECT_TRUE(same_bits(found.q, expected.q) && same_bits(found.k, expected.k) && same_bits(found.v, expected.v));
+    for (float x : found.k) ASSERT_TRUE(std::isfinite(x));
+  });
+}
+
 TEST(LaraBackward, RoundsBf16Once) {
   Case c({.batch = 2, .queries = 40, .keys = 40, .heads = 4, .groups = 2, .dim = 12});
   const std::vector<BFloat16> q = round_to_bf16(c.q), k = round_to_bf16(c.k), v = round_to_bf16(c.v);

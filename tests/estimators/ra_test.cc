@@ -185,6 +185,41 @@ TEST(RaBackward, EqualsDifferencesOfTheTwinWithTheSameKeys) {
   }
 }
 
+TEST(RaBackward, WhatMaskedTokensHoldReachesNoGradient) {
+  for_each_isa([] {
+    Case c({.batch = 2, .queries = 18, .keys = 18, .heads = 4, .groups = 2});
+    c.add_mask("xx.xxxx.x");
+    const Backward expected = run_backward(c, {.draws = 2});
+    c.poison_masked_queries();
+    const Backward found = run_backward(c, {.draws = 2});
+    EXPECT_TRUE(same_bits(found.q, expected.q) && same_bits(found.k, expected.k) && same_bits(found.v, expected.v));
+    for (float x : found.k) ASSERT_TRUE(std::isfinite(x));
+  });
+}
+
+TEST(Ra, PaddingOnTheLeftMayHoldAnything) {
+  for_each_isa([] {
+    Case c({.queries = 20, .keys = 20, .heads = 2});
+    c.add_mask("...xxxxxxxxxxxxxxxxx");
+    const std::vector<float> expected = run(c, {.draws = 3, .causal = true});
+    c.poison_masked_queries();
+    const std::vector<float> found = run(c, {.draws = 3, .causal = true});
+    const size_t padding = 3 * static_cast<size_t>(c.shape.heads * c.shape.value_dim);
+    EXPECT_TRUE(same_bits(std::span(found).subspan(padding), std::span(expected).subspan(padding)));
+  });
+}
+
+TEST(Ra, LaterTokensChangeNoEarlierBit) {
+  for_each_isa([] {
+    Case c({.queries = 20, .keys = 20, .heads = 2});
+    const std::vector<float> before = run(c, {.draws = 2, .causal = true});
+    c.poison_key(0, 13);
+    const std::vector<float> after = run(c, {.draws = 2, .causal = true});
+    const size_t earlier = 13 * static_cast<size_t>(c.shape.heads * c.shape.value_dim);
+    EXPECT_TRUE(same_bits(std::span(after).first(earlier), std::span(before).first(earlier)));
+  });
+}
+
 TEST(Ra, ThreadsDoNotChangeABit) {
   const Case c({.batch = 2, .queries = 250, .keys = 250, .heads = 4, .groups = 2, .dim = 20});
   RaOptions options{.draws = 2, .threads = 1};

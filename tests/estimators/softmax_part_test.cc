@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <set>
 #include <utility>
 #include <vector>
@@ -220,6 +221,27 @@ TEST(SoftmaxPart, OwnEarlierAndLaterWindowsShareTheKeys) {
              return j < end && j >= end - most;
            }});
     }
+  });
+}
+
+// Logits that a query's bias lowers without end count for nothing: neither in the output nor in what the backward pass reads.
+TEST(SoftmaxPart, ABiasOfMinusInfinityLeavesWhatWasThere) {
+  for_each_isa([] {
+    Problem p(20, 40, 30);
+    p.query_bias[7] = -std::numeric_limits<float>::infinity();
+    std::vector<float> out(20 * Problem::kValueDim, kNan), logsumexp(20, kNan);
+    const MutView4 out_view(out.data(), {1, 20, 1, Problem::kValueDim});
+    const MutView3 logsumexp_view(logsumexp.data(), {1, 20, 1});
+    forward(p.part(0, Visibility::all(20, 40)), out_view, logsumexp_view);
+    const std::vector<float> before = out, before_logsumexp = logsumexp;
+    forward(p.part(1, Visibility::all(20, 30)), out_view, logsumexp_view, Start::resume);
+    const size_t row = 7 * Problem::kValueDim;
+    EXPECT_TRUE(same_bits(std::span(out).subspan(row, Problem::kValueDim), std::span(before).subspan(row, Problem::kValueDim)));
+    EXPECT_EQ(logsumexp[7], before_logsumexp[7]);
+    EXPECT_NE(logsumexp[8], before_logsumexp[8]);
+    forward(p.part(1, Visibility::all(20, 30)), out_view, logsumexp_view);
+    EXPECT_EQ(logsumexp[7], -std::numeric_limits<float>::infinity());
+    EXPECT_EQ(out[row], 0.0F);
   });
 }
 

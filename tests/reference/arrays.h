@@ -62,7 +62,8 @@ inline double greatest_difference(std::span<const double> a, std::span<const dou
   double greatest = 0;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
     const double difference = std::abs(a[i] - b[i]);
-    if (!(difference <= greatest)) greatest = difference;  // so that NaN is greatest
+    if (std::isnan(difference)) return difference;
+    greatest = std::max(greatest, difference);
   }
   return greatest;
 }
