@@ -72,6 +72,7 @@ void expect_a_small_shape_to_be_taken(Bytes bytes) {
   shape.summaries = extent(8, 1, !hybrid);
   shape.proposals = extent(9, 1, lara);
   shape.features = extent(10, 1, !lara);
+  shape.chunk = fields[11] = hybrid ? 0 : std::gcd(extent(11, 1), shape.window);
 
   const std::optional<raffia::detail::WindowLayout> layout = raffia::layout_of(shape);
   if (!raffia::flaw_of(shape).empty() || !layout) std::abort();

@@ -35,11 +35,19 @@ struct WindowStateShape {
   int64_t summaries = 0;    // eva: chunks kept; lara: samples; hybrid: 0
   int64_t proposals = 0;    // lara: proposals behind the samples; else 0
   int64_t features = 0;     // hybrid: F; eva: R; lara: 0
+  int64_t chunk = 0;        // eva, lara: tokens per chunk, a divisor of W; hybrid: 0
+  // A fingerprint of all other options that say what the numbers mean (seeds, scale, ..), as causal_*_state_shape() gives it: a
+  // state is refused with other options than those it was made with.
+  uint64_t recipe = 0;
   bool operator==(const WindowStateShape&) const = default;
 };
 
 // The parts of a state, per batch entry. N = 2 W tokens for hybrid, else W. C, S and P are summaries (eva), summaries (lara) and
 // proposals of the shape. Parts that a kind has not are empty.
+//
+// Drawing random rows takes tens of times as long as a step that reads them, so an entry holds its own (`projections`) from its
+// first token on. They are the same for all entries of a recipe: R G D floats of eva, S G D of lara, that buy a step that never
+// draws.
 enum class WindowPart : uint8_t {
   queries,          // [W, H, D]          eva, lara
   keys,             // [N, G, D]
@@ -58,8 +66,9 @@ enum class WindowPart : uint8_t {
   folded_values,    // [R, H, V]          eva: f of the folded past
   means,            // [P, H, D]          lara: mu of the proposals
   mixtures,         // [S, H]             lara: b of the samples
+  projections,      // [R, G, D]          eva: w of the features; lara: noise e of the samples [S, G, D]
 };
-inline constexpr int kWindowParts = 17;
+inline constexpr int kWindowParts = 18;
 
 namespace detail {
 

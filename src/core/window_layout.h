@@ -4,6 +4,7 @@
 #define RAFFIA_CORE_WINDOW_LAYOUT_H_
 
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 
@@ -18,6 +19,12 @@ inline constexpr int64_t kMaxWindowTokens = int64_t{1} << 62;
 
 // What is wrong with a shape ("heads is 0, expected at least 1"), or an empty string.
 std::string flaw_of(const WindowStateShape& shape);
+
+// Which fields differ, with what was found and expected ("window 16, expected 32; chunk 4, expected 8"); empty where none does.
+std::string difference_of(const WindowStateShape& found, const WindowStateShape& expected);
+
+// WindowStateShape::recipe of options, the same on every machine.
+uint64_t recipe_of(std::initializer_list<uint64_t> options);
 
 // Of a shape without flaw; nothing where the bytes of the state, or its part sizes, do not fit an int64_t.
 std::optional<detail::WindowLayout> layout_of(const WindowStateShape& shape);

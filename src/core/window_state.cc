@@ -59,6 +59,8 @@ std::optional<int64_t> floats_of(const WindowStateShape& shape, WindowPart part)
       return size_if(lara, {shape.proposals, H, D});
     case WindowPart::mixtures:
       return size_if(lara, {C, H});
+    case WindowPart::projections:
+      return size_if(!hybrid, {lara ? C : F, G, D});
   }
   return std::nullopt;
 }
@@ -69,9 +71,9 @@ detail::WindowLayout require_layout(const WindowStateShape& shape) {
   const std::optional<detail::WindowLayout> layout = layout_of(shape);
   require(layout.has_value(),
           "WindowState: {} with batch {}, query_heads {}, heads {}, dim {}, far_dim {}, value_dim {}, window {}, summaries {}, "
-          "proposals {}, features {} does not fit in memory",
+          "proposals {}, features {}, chunk {} does not fit in memory",
           name_of(shape.kind), shape.batch, shape.query_heads, shape.heads, shape.dim, shape.far_dim, shape.value_dim,
-          shape.window, shape.summaries, shape.proposals, shape.features);
+          shape.window, shape.summaries, shape.proposals, shape.features, shape.chunk);
   return *layout;
 }
 
@@ -113,6 +115,7 @@ std::string flaw_of(const WindowStateShape& shape) {
       {"summaries", shape.summaries, 1, !hybrid},
       {"proposals", shape.proposals, 1, lara},
       {"features", shape.features, 1, !lara},
+      {"chunk", shape.chunk, 1, !hybrid},
   };
   for (const Extent& extent : extents) {
     if (extent.has && extent.found < extent.least) {
@@ -128,7 +131,49 @@ std::string flaw_of(const WindowStateShape& shape) {
   if (!hybrid && shape.query_heads % shape.heads != 0) {
     return fmt::format("query_heads is {}, expected a multiple of heads, {}", shape.query_heads, shape.heads);
   }
+  if (!hybrid && shape.window % shape.chunk != 0) {
+    return fmt::format("chunk is {}, expected a divisor of window, {}", shape.chunk, shape.window);
+  }
   return "";
+}
+
+std::string difference_of(const WindowStateShape& found, const WindowStateShape& expected) {
+  std::string text;
+  const auto add = [&](std::string_view name, const auto& is, const auto& should) {
+    if (is != should) text += fmt::format("{}{} {}, expected {}", text.empty() ? "" : "; ", name, is, should);
+  };
+  add("kind", name_of(found.kind), name_of(expected.kind));
+  add("batch", found.batch, expected.batch);
+  add("query_heads", found.query_heads, expected.query_heads);
+  add("heads", found.heads, expected.heads);
+  add("dim", found.dim, expected.dim);
+  add("far_dim", found.far_dim, expected.far_dim);
+  add("value_dim", found.value_dim, expected.value_dim);
+  add("window", found.window, expected.window);
+  add("summaries", found.summaries, expected.summaries);
+  add("proposals", found.proposals, expected.proposals);
+  add("features", found.features, expected.features);
+  add("chunk", found.chunk, expected.chunk);
+  // Recipes follow from the shape too: alone they are told.
+  if (text.empty() && found.recipe != expected.recipe) {
+    constexpr std::string_view kOptions[kWindowKinds] = {"the map", "seed, layer, draw, draws, scale and decay",
+                                                         "seed, layer, draw, draws, scale and samples_per_proposal"};
+    text = fmt::format("recipe {:016x}, expected {:016x}: it was made with another one of {}", found.recipe, expected.recipe,
+                       kOptions[static_cast<size_t>(expected.kind)]);
+  }
+  return text;
+}
+
+uint64_t recipe_of(std::initializer_list<uint64_t> options) {
+  // Each number is spread over all bits by the finaliser of SplitMix64, a bijection.
+  uint64_t recipe = 0;
+  for (uint64_t option : options) {
+    recipe = (recipe ^ option) + 0x9e3779b97f4a7c15U;
+    recipe = (recipe ^ (recipe >> 30)) * 0xbf58476d1ce4e5b9U;
+    recipe = (recipe ^ (recipe >> 27)) * 0x94d049bb133111ebU;
+    recipe ^= recipe >> 31;
+  }
+  return recipe;
 }
 
 std::optional<detail::WindowLayout> layout_of(const WindowStateShape& shape) {

@@ -12,6 +12,7 @@
 
 #include "core/check.h"
 #include "core/trace.h"
+#include "core/window_layout.h"
 #include "estimators/drawn_rows.h"
 #include "estimators/sample_states.h"
 #include "estimators/windows.h"
@@ -27,24 +28,33 @@ void require_options(const char* function, const CausalEvaOptions& options) {
   require(options.summaries >= 0 && options.summaries % (options.window / options.chunk) == 0,
           "{}: summaries is {}, expected a multiple of {} (window / chunk)", function, options.summaries,
           options.window / options.chunk);
-  require(options.features >= 1, "{}: features is {}, expected at least 1", function, options.features);
+  require(options.summaries <= kMostOfAWindow, "{}: summaries is {}, expected at most {}", function, options.summaries,
+          kMostOfAWindow);
+  require(options.features >= 1 && options.features <= kMostOfAWindow, "{}: features is {}, expected 1 to {}", function,
+          options.features, kMostOfAWindow);
   require(options.decay > 0 && options.decay <= 1, "{}: decay is {}, expected above 0 and at most 1", function, options.decay);
 }
 
 // w_r [R, G, D]
 DrawnRows features_of(const WindowedCall& call, const CausalEvaOptions& options) {
-  return drawn_rows({options.seed, options.layer, options.draw, options.draws, options.features, call.groups, call.dim});
+  return DrawnRows(call.function,
+                   {options.seed, options.layer, options.draw, options.draws, options.features, call.groups, call.dim});
+}
+
+// Whether windows of a sequence without a past leave the summaries.
+bool folds(const CausalEvaOptions& options, const SequenceWindows& windows) {
+  return options.summaries > 0 && windows.complete() > options.summaries / (options.window / options.chunk);
 }
 
 // What the windows of one sequence are made into. Chunks are numbered from the oldest that the state brought.
 class EvaSequence {
  public:
-  // `keep_partials`: for the backward pass.
-  EvaSequence(const WindowedCall& call, const CausalEvaOptions& options, const DrawnRows& features,
-              const SequenceWindows& windows, const WindowState* state, int64_t entry, bool keep_partials)
+  // `features`: w_r [R, G, D], not read where nothing is folded. `keep_partials`: for the backward pass.
+  EvaSequence(const WindowedCall& call, const CausalEvaOptions& options, const float* features, const SequenceWindows& windows,
+              const WindowState* state, int64_t entry, bool keep_partials)
       : call_(call),
         options_(options),
-        features_(features->data(), {1, options.features, call.groups, call.dim}),
+        features_(features, {1, options.features, call.groups, call.dim}),
         windows_(windows),
         per_(call.chunks()) {
     const int64_t before = windows.before(), complete = windows.complete();
@@ -357,7 +367,10 @@ WindowStateShape shape_of(int64_t batch, int64_t query_heads, int64_t heads, int
           .value_dim = value_dim,
           .window = options.window,
           .summaries = options.summaries,
-          .features = options.features};
+          .features = options.features,
+          .chunk = options.chunk,
+          .recipe = recipe_of({options.seed, options.layer, options.draw, static_cast<uint64_t>(options.draws),
+                               bits_of(scale_or_default(options.scale, dim)), bits_of(options.decay)})};
 }
 WindowStateShape shape_of(const WindowedCall& call, const CausalEvaOptions& options) {
   return shape_of(1, call.heads, call.groups, call.dim, call.value_dim, options);
@@ -378,7 +391,10 @@ void step(const char* function, View3 q, View3 k, View3 v, const std::vector<Ste
   call.check_step(entries, out, shape_of(call, options));
   const Trace trace(function, "q", q);
   const int64_t G = call.groups, H = call.heads, D = call.dim, V = call.value_dim, per = call.chunks();
-  const DrawnRows features = features_of(call, options);
+  DrawnRows features = features_of(call, options);
+  for (const auto& [state, entry] : entries) {
+    if (state->tokens(entry) == 0) features.give_to(*state, entry);
+  }
   const auto others = [&](const StepEntry& entry, int64_t member) {
     const auto rows = [&](WindowPart part, int64_t stride, int64_t offset = 0) {
       return Rows{entry.state->part(part, entry.b).data() + offset, DType::f32, stride, 1};
@@ -397,7 +413,7 @@ void step(const char* function, View3 q, View3 k, View3 v, const std::vector<Ste
       keys.push_back({.count = static_cast<size_t>(options.features),
                       .groups = static_cast<size_t>(G),
                       .scale = call.root,
-                      .k = {features->data(), DType::f32, G * D, 1},
+                      .k = rows(WindowPart::projections, G * D),
                       .v = rows(WindowPart::folded_values, H * V, member * V),
                       .bias = rows(WindowPart::folded_weights, G),
                       .k_head = D,
@@ -410,7 +426,8 @@ void step(const char* function, View3 q, View3 k, View3 v, const std::vector<Ste
   };
   windowed_step(call, entries, with_time(out), call.group, others, [&](const StepEntry& entry) {
     const SequenceWindows windows(call, *entry.state, entry.b);
-    EvaSequence(call, options, features, windows, entry.state, entry.b, false).save(*entry.state, entry.b);
+    EvaSequence(call, options, features.of_entry(entry.state, entry.b, false), windows, entry.state, entry.b, false)
+        .save(*entry.state, entry.b);
   });
 }
 
@@ -430,11 +447,14 @@ void causal_eva_attention(View4 q, View4 k, View4 v, WindowState* state, MutView
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
   require_state(call, options, state, "state");
-  const DrawnRows features = features_of(call, options);
+  DrawnRows features = features_of(call, options);
   run_windows(call, state, out, options.record, [&](const SequenceWindows& windows, int64_t entry) {
-    const EvaSequence eva(call, options, features, windows, state, entry, false);
+    const float* rows = features.of_entry(state, entry, folds(options, windows));
+    const EvaSequence eva(call, options, rows, windows, state, entry, false);
     for (const Stretch& stretch : windows.stretches()) eva.forward_stretch(stretch);
-    if (state != nullptr) eva.save(*state, entry);
+    if (state == nullptr || windows.stretches().empty()) return;
+    if (state->tokens(entry) == 0) features.give_to(*state, entry);
+    eva.save(*state, entry);
   });
 }
 
@@ -453,9 +473,10 @@ void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState*
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
   require_state(call, options, initial, "initial");
-  const DrawnRows features = features_of(call, options);
+  DrawnRows features = features_of(call, options);
   run_windows_backward(call, initial, out, record, dout, gradients, [&](const SequenceWindows& windows, int64_t entry) {
-    EvaSequence(call, options, features, windows, initial, entry, true).backward_all();
+    const float* rows = features.of_entry(initial, entry, folds(options, windows));
+    EvaSequence(call, options, rows, windows, initial, entry, true).backward_all();
   });
 }
 

@@ -13,6 +13,7 @@
 
 #include "core/check.h"
 #include "core/trace.h"
+#include "core/window_layout.h"
 #include "estimators/drawn_rows.h"
 #include "estimators/sample_states.h"
 #include "estimators/windows.h"
@@ -30,6 +31,7 @@ int64_t proposing_windows(const CausalLaraOptions& options) { return options.sam
 
 void require_options(const char* function, const CausalLaraOptions& options) {
   require_windows(function, options.window, options.chunk);
+  require(options.samples <= kMostOfAWindow, "{}: samples is {}, expected at most {}", function, options.samples, kMostOfAWindow);
   require(options.samples_per_proposal >= 1, "{}: samples_per_proposal is {}, expected at least 1", function,
           options.samples_per_proposal);
   require(options.samples / (options.window / options.chunk) >= options.samples_per_proposal,
@@ -40,22 +42,37 @@ void require_options(const char* function, const CausalLaraOptions& options) {
 WindowStateShape shape_of(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
                           const CausalLaraOptions& options) {
   const int64_t windows = proposing_windows(options);
-  return {.kind = WindowKind::lara,
-          .batch = batch,
-          .query_heads = query_heads,
-          .heads = heads,
-          .dim = dim,
-          .value_dim = value_dim,
-          .window = options.window,
-          .summaries = windows * samples_of_window(options),
-          .proposals = windows * (options.window / options.chunk)};
+  return {
+      .kind = WindowKind::lara,
+      .batch = batch,
+      .query_heads = query_heads,
+      .heads = heads,
+      .dim = dim,
+      .value_dim = value_dim,
+      .window = options.window,
+      .summaries = windows * samples_of_window(options),
+      .proposals = windows * (options.window / options.chunk),
+      .chunk = options.chunk,
+      .recipe = recipe_of({options.seed, options.layer, options.draw, static_cast<uint64_t>(options.draws),
+                           bits_of(scale_or_default(options.scale, dim)), static_cast<uint64_t>(options.samples_per_proposal)})};
+}
+
+// e_s [S, G, D], of the first `count` samples.
+DrawnRows noise_of(const WindowedCall& call, const CausalLaraOptions& options, int64_t count) {
+  return DrawnRows(call.function, {options.seed, options.layer, options.draw, options.draws, count, call.groups, call.dim});
+}
+// As many as the sequences of a call make of their own.
+DrawnRows noise_of(const WindowedCall& call, const CausalLaraOptions& options) {
+  int64_t windows = 0;
+  for (const Sequence& s : call.sequences) windows = std::max(windows, s.keys / options.window);
+  return noise_of(call, options, std::min(windows, proposing_windows(options)) * samples_of_window(options));
 }
 
 // The samples of one sequence, those of the state first.
 class LaraSequence {
  public:
-  // `keep_partials`: for the backward pass.
-  LaraSequence(const WindowedCall& call, const CausalLaraOptions& options, const SequenceWindows& windows,
+  // `noise`: e_s [S, G, D], read where windows propose. `keep_partials`: for the backward pass.
+  LaraSequence(const WindowedCall& call, const CausalLaraOptions& options, const float* noise, const SequenceWindows& windows,
                const WindowState* state, int64_t entry, bool keep_partials)
       : call_(call),
         options_(options),
@@ -72,7 +89,7 @@ class LaraSequence {
     means_ = Array<4>({1, proposals_, call.heads, call.dim});
     alive_.assign(static_cast<size_t>(proposals_), 0);
     if (old_windows_ > 0) load(*state, entry);
-    if (new_windows_ > 0) propose();
+    if (new_windows_ > 0) propose(noise);
     mix(state, entry);
     read_keys(state, entry);
   }
@@ -159,7 +176,7 @@ class LaraSequence {
   }
 
   // mu_c and w_s of the windows that propose in this call.
-  void propose() {
+  void propose(const float* noise) {
     const int64_t H = call_.heads, G = call_.groups, D = call_.dim;
     const Array<4> key_means({1, proposals_, G, D});
     for (const Stretch& s : windows_.stretches()) {
@@ -174,11 +191,10 @@ class LaraSequence {
     for (int64_t c = old_windows_ * call_.chunks(); c < proposals_; ++c) {
       for (int64_t h = 0; h < H; ++h) add(key_means.data() + (c * G + h / call_.group) * D, means_.data() + (c * H + h) * D, D);
     }
-    const DrawnRows noise = drawn_rows({options_.seed, options_.layer, options_.draw, options_.draws, options_.samples, G, D});
     for (int64_t s = old_windows_ * per_; s < samples_; ++s) {
       for (int64_t h = 0; h < H; ++h) {
         float* w = w_.data() + (s * H + h) * D;
-        std::copy_n(noise->data() + (s * G + h / call_.group) * D, D, w);
+        std::copy_n(noise + (s * G + h / call_.group) * D, D, w);
         add(means_.data() + (s / options_.samples_per_proposal * H + h) * D, w, D);
       }
     }
@@ -468,6 +484,10 @@ void step(const char* function, View3 q, View3 k, View3 v, const std::vector<Ste
   call.check_step(entries, out, shape_of(1, call.heads, call.groups, call.dim, call.value_dim, options));
   const Trace trace(function, "q", q);
   const int64_t H = call.heads, D = call.dim, V = call.value_dim;
+  DrawnRows noise = noise_of(call, options, proposing_windows(options) * samples_of_window(options));
+  for (const auto& [state, entry] : entries) {
+    if (state->tokens(entry) == 0) noise.give_to(*state, entry);
+  }
   const auto others = [&](const StepEntry& entry, int64_t) {
     const auto rows = [&](WindowPart part, int64_t stride) {
       return Rows{entry.state->part(part, entry.b).data(), DType::f32, stride, 1};
@@ -486,7 +506,8 @@ void step(const char* function, View3 q, View3 k, View3 v, const std::vector<Ste
   };
   windowed_step(call, entries, with_time(out), 1, others, [&](const StepEntry& entry) {
     const SequenceWindows windows(call, *entry.state, entry.b);
-    LaraSequence(call, options, windows, entry.state, entry.b, false).save(*entry.state, entry.b);
+    LaraSequence(call, options, noise.of_entry(entry.state, entry.b, false), windows, entry.state, entry.b, false)
+        .save(*entry.state, entry.b);
   });
 }
 
@@ -505,10 +526,15 @@ void causal_lara_attention(View4 q, View4 k, View4 v, WindowState* state, MutVie
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
   require_state(call, options, state, "state");
+  DrawnRows noise = state == nullptr ? noise_of(call, options)
+                                     : noise_of(call, options, proposing_windows(options) * samples_of_window(options));
   run_windows(call, state, out, options.record, [&](const SequenceWindows& windows, int64_t entry) {
-    const LaraSequence lara(call, options, windows, state, entry, false);
+    const float* rows = noise.of_entry(state, entry, windows.complete() > 0);
+    const LaraSequence lara(call, options, rows, windows, state, entry, false);
     for (const Stretch& stretch : windows.stretches()) lara.forward_stretch(stretch);
-    if (state != nullptr) lara.save(*state, entry);
+    if (state == nullptr || windows.stretches().empty()) return;
+    if (state->tokens(entry) == 0) noise.give_to(*state, entry);
+    lara.save(*state, entry);
   });
 }
 
@@ -527,8 +553,10 @@ void causal_lara_attention_backward(View4 q, View4 k, View4 v, const WindowState
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
   require_state(call, options, initial, "initial");
+  DrawnRows noise = noise_of(call, options);
   run_windows_backward(call, initial, out, record, dout, gradients, [&](const SequenceWindows& windows, int64_t entry) {
-    LaraSequence(call, options, windows, initial, entry, true).backward_all();
+    const float* rows = noise.of_entry(initial, entry, windows.complete() > 0);
+    LaraSequence(call, options, rows, windows, initial, entry, true).backward_all();
   });
 }
 

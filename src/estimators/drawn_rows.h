@@ -1,28 +1,39 @@
-// Rows of random projections that ops draw again and again: for every token, in decoding.
+// Random rows that a call may need: drawn once, at the first need.
 #ifndef RAFFIA_ESTIMATORS_DRAWN_ROWS_H_
 #define RAFFIA_ESTIMATORS_DRAWN_ROWS_H_
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "raffia/random.h"
+#include "raffia/window_state.h"
 
 namespace raffia {
 
-// Which rows: draw_projection() of `count` rows for each of `heads` streams.
+// Which rows: draw_projection() of `count` rows for each of `heads` streams. Fewer rows are the first ones of more.
 struct RowsToDraw {
   uint64_t seed = 0;
   uint32_t layer = 0, draw = 0;
   Draws draws = Draws::orthogonal;
   int64_t count = 0, heads = 0, dim = 0;
-  bool operator==(const RowsToDraw&) const = default;
 };
 
-// [count, heads, dim]. 64 x 64 rows for 8 heads take 5 ms to draw, 60 times a step of decoding that reads them: the process keeps
-// the last ones of every shape, as many as a model has layers. Thread-safe.
-using DrawnRows = std::shared_ptr<const std::vector<float>>;
-DrawnRows drawn_rows(const RowsToDraw& wanted);
+class DrawnRows {
+ public:
+  // Draws nothing yet. Refuses sizes that do not fit an int64_t, in the name of `function`.
+  DrawnRows(const char* function, const RowsToDraw& wanted);
+
+  // [count, heads, dim]. For one thread at a time.
+  const float* get();
+  // Those that an entry of a state holds, which is from its first token on; drawn for any other that needs some, else null.
+  const float* of_entry(const WindowState* state, int64_t entry, bool needed);
+  // For an entry that is about to see its first token.
+  void give_to(WindowState& state, int64_t entry);
+
+ private:
+  RowsToDraw wanted_;
+  std::vector<float> rows_;
+};
 
 }  // namespace raffia
 

@@ -8,6 +8,10 @@
 
 namespace raffia {
 
+float scale_or_default(std::optional<float> given, int64_t dim) {
+  return given ? *given : static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+}
+
 Qkv::Qkv(const char* function_name, View4 q, View4 k, View4 v, const Layout& layout, std::optional<float> given_scale,
          int threads)
     : function(function_name),
@@ -35,7 +39,7 @@ Qkv::Qkv(const char* function_name, View4 q, View4 k, View4 v, const Layout& lay
     require_shape(function, "layout.valid", valid, {batch, key_length}, "batch and length of k");
   }
   require(threads >= 0, "{}: threads is {}, expected at least 0", function, threads);
-  scale = given_scale ? *given_scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+  scale = scale_or_default(given_scale, dim);
   require(scale > 0 && std::isfinite(scale), "{}: scale is {}, expected a positive number", function, scale);
   root = static_cast<float>(std::sqrt(static_cast<double>(scale)));
   sequences = sequences_of(function, layout, batch, query_length, key_length);

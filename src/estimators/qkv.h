@@ -16,6 +16,9 @@
 
 namespace raffia {
 
+// tau: 1 / sqrt(dim) where none is given.
+float scale_or_default(std::optional<float> given, int64_t dim);
+
 // Shapes that fit each other and the layout. Throws InvalidArgument in the name of `function`.
 struct Qkv {
   Qkv(const char* function, View4 q, View4 k, View4 v, const Layout& layout, std::optional<float> scale, int threads);

@@ -2,10 +2,12 @@
 
 #include <cmath>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 #include "core/check.h"
 #include "core/trace.h"
+#include "core/window_layout.h"
 
 namespace raffia {
 namespace {
@@ -59,10 +61,16 @@ AnyView tokens_of(const AnyView& view, int64_t b, int64_t begin, int64_t count) 
 
 const float* part_of(const WindowState& state, WindowPart part, int64_t entry) { return state.part(part, entry).data(); }
 
+[[noreturn]] void throw_wrong_state(const char* function, std::string_view argument, const WindowStateShape& found,
+                                    const WindowStateShape& expected) {
+  throw InvalidArgument(
+      fmt::format("{}: {} has {} (shapes of q, k, v, and options)", function, argument, difference_of(found, expected)));
+}
+
 }  // namespace
 
 void require_windows(const char* function, int64_t window, int64_t chunk) {
-  require(window >= 1, "{}: window is {}, expected at least 1", function, window);
+  require(window >= 1 && window <= kMostOfAWindow, "{}: window is {}, expected 1 to {}", function, window, kMostOfAWindow);
   require(chunk >= 1 && window % chunk == 0, "{}: chunk is {}, expected a divisor of window, {}", function, chunk, window);
 }
 
@@ -79,12 +87,7 @@ void WindowedCall::require_state(const WindowState* state, const char* argument,
   expected.batch = static_cast<int64_t>(sequences.size());
   require(found.batch == expected.batch, "{}: {} has {} entries, expected {} (sequences)", function, argument, found.batch,
           expected.batch);
-  require(found == expected,
-          "{}: {} is of kind {} with heads {}/{}, dims {}, {}, window {}, summaries {}, proposals {}, features {}, expected {} "
-          "with {}/{}, {}, {}, {}, {}, {}, {} (shapes of q, k, v, and options)",
-          function, argument, name_of(found.kind), found.query_heads, found.heads, found.dim, found.value_dim, found.window,
-          found.summaries, found.proposals, found.features, name_of(expected.kind), expected.query_heads, expected.heads,
-          expected.dim, expected.value_dim, expected.window, expected.summaries, expected.proposals, expected.features);
+  if (found != expected) throw_wrong_state(function, argument, found, expected);
 }
 
 void WindowedCall::check_step(const std::vector<StepEntry>& entries, MutView3 out, WindowStateShape expected) const {
@@ -92,8 +95,8 @@ void WindowedCall::check_step(const std::vector<StepEntry>& entries, MutView3 ou
   check_output("out", with_time(out));
   for (size_t b = 0; b < entries.size(); ++b) {
     expected.batch = entries[b].state->shape().batch;
-    require(entries[b].state->shape() == expected, "{}: the state of session {} is not that of the shapes of q, k, v and options",
-            function, b);
+    const WindowStateShape& found = entries[b].state->shape();
+    if (found != expected) throw_wrong_state(function, fmt::format("the state of session {}", b), found, expected);
   }
 }
 

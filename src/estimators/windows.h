@@ -7,6 +7,7 @@
 #define RAFFIA_ESTIMATORS_WINDOWS_H_
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -125,6 +126,12 @@ struct WindowedCall : Qkv {
  private:
   void check() const;
 };
+
+// Tokens of a window, summaries, features or samples: beyond any use, and far enough from overflow that sizes need no check.
+inline constexpr int64_t kMostOfAWindow = int64_t{1} << 24;
+
+// A float as a number of a recipe.
+inline uint64_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
 
 // What the options of windowed ops have in common.
 void require_windows(const char* function, int64_t window, int64_t chunk);

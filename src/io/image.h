@@ -32,7 +32,7 @@ struct ImageFormat {
 };
 
 inline constexpr ImageFormat kStateImage{.magic = "RAFSTATE", .noun = "state", .version = 1, .fields = 4};
-inline constexpr ImageFormat kWindowStateImage{.magic = "RAFWINST", .noun = "window state", .version = 1, .fields = 11};
+inline constexpr ImageFormat kWindowStateImage{.magic = "RAFWINST", .noun = "window state", .version = 1, .fields = 13};
 
 // Fills the header of an image whose payload is in place.
 void put_header(const ImageFormat& format, std::span<const int64_t> fields, std::span<std::byte> image);

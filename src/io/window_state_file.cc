@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -31,7 +32,9 @@ std::array<int64_t, kWindowStateImage.fields> to_fields(const WindowStateShape& 
           shape.window,
           shape.summaries,
           shape.proposals,
-          shape.features};
+          shape.features,
+          shape.chunk,
+          std::bit_cast<int64_t>(shape.recipe)};
 }
 
 size_t payload_size(const detail::WindowLayout& layout, int64_t batch) {
@@ -56,7 +59,9 @@ WindowStateShape parse_header(Bytes header, uint64_t total, std::string_view whe
                                .window = fields[7],
                                .summaries = fields[8],
                                .proposals = fields[9],
-                               .features = fields[10]};
+                               .features = fields[10],
+                               .chunk = fields[11],
+                               .recipe = std::bit_cast<uint64_t>(fields[12])};
   std::string flaw = flaw_of(shape);
   const std::optional<detail::WindowLayout> layout = flaw.empty() ? layout_of(shape) : std::nullopt;
   if (!layout) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/window_layout.h"
 #include "raffia/error.h"
 #include "raffia/random.h"
 
@@ -28,7 +29,8 @@ constexpr WindowStateShape kEva{.kind = WindowKind::eva,
                                 .value_dim = 3,
                                 .window = 6,
                                 .summaries = 9,
-                                .features = 7};
+                                .features = 7,
+                                .chunk = 2};
 constexpr WindowStateShape kLara{.kind = WindowKind::lara,
                                  .batch = 3,
                                  .query_heads = 4,
@@ -37,7 +39,8 @@ constexpr WindowStateShape kLara{.kind = WindowKind::lara,
                                  .value_dim = 3,
                                  .window = 6,
                                  .summaries = 8,
-                                 .proposals = 4};
+                                 .proposals = 4,
+                                 .chunk = 3};
 constexpr std::array kShapes = {kHybrid, kEva, kLara};
 
 std::vector<WindowPart> all_parts() {
@@ -95,9 +98,9 @@ TEST(WindowState, PartsHaveTheSizesOfTheirShapes) {
   // In the order of WindowPart, N = 12 tokens for hybrid and 6 for the others.
   using Sizes = std::array<size_t, kWindowParts>;
   constexpr Sizes kExpected[] = {
-      {0, 12 * 2 * 5, 12 * 2 * 3, 12 * 2 * 4, 12 * 2, 12, 2 * 7 * 4, 2 * 7, 2, 2, 0, 0, 0, 0, 0, 0, 0},
-      {6 * 4 * 5, 6 * 2 * 5, 0, 6 * 2 * 3, 0, 6, 0, 0, 0, 0, 9 * 2 * 5, 9, 9 * 4 * 3, 7 * 2, 7 * 4 * 3, 0, 0},
-      {6 * 4 * 5, 6 * 2 * 5, 0, 6 * 2 * 3, 0, 6, 0, 0, 0, 0, 8 * 4 * 5, 8 * 4, 8 * 4 * 3, 0, 0, 4 * 4 * 5, 8 * 4},
+      {0, 12 * 2 * 5, 12 * 2 * 3, 12 * 2 * 4, 12 * 2, 12, 2 * 7 * 4, 2 * 7, 2, 2, 0, 0, 0, 0, 0, 0, 0, 0},
+      {6 * 4 * 5, 6 * 2 * 5, 0, 6 * 2 * 3, 0, 6, 0, 0, 0, 0, 9 * 2 * 5, 9, 9 * 4 * 3, 7 * 2, 7 * 4 * 3, 0, 0, 7 * 2 * 5},
+      {6 * 4 * 5, 6 * 2 * 5, 0, 6 * 2 * 3, 0, 6, 0, 0, 0, 0, 8 * 4 * 5, 8 * 4, 8 * 4 * 3, 0, 0, 4 * 4 * 5, 8 * 4, 8 * 2 * 5},
   };
   for (size_t i = 0; i < kShapes.size(); ++i) {
     const WindowState state(kShapes[i]);
@@ -221,6 +224,9 @@ TEST(WindowState, RefusalsNameTheExtentAndTheKind) {
       {kLara, &S::summaries, 0, "WindowState: summaries is 0, expected at least 1 (lara)"},
       {kLara, &S::proposals, 0, "WindowState: proposals is 0, expected at least 1 (lara)"},
       {kLara, &S::features, 7, "WindowState: features is 7, expected 0 (lara has none)"},
+      {kHybrid, &S::chunk, 2, "WindowState: chunk is 2, expected 0 (hybrid has none)"},
+      {kEva, &S::chunk, 0, "WindowState: chunk is 0, expected at least 1 (eva)"},
+      {kLara, &S::chunk, 4, "WindowState: chunk is 4, expected a divisor of window, 6"},
   };
   for (const Case& each : cases) {
     WindowStateShape shape = each.shape;
@@ -241,6 +247,7 @@ TEST(WindowState, RefusesSizesThatNoNumberHolds) {
       for (int64_t value : {kHuge, kHuge - 15, kHuge / 2 + 1, int64_t{1} << 61}) {
         WindowStateShape shape = base;
         shape.*extent = value;
+        shape.chunk = base.chunk == 0 ? 0 : 1;  // which divides any window
         EXPECT_NE(refusal_of(shape).find("does not fit in memory"), std::string::npos) << refusal_of(shape);
         if (extent == &S::batch) continue;
         shape.batch = 0;
@@ -255,9 +262,49 @@ TEST(WindowState, RefusesSizesThatNoNumberHolds) {
                         .value_dim = int64_t{1} << 61,
                         .window = 1,
                         .summaries = 1,
-                        .features = 1}),
+                        .features = 1,
+                        .chunk = 1}),
             "WindowState: eva with batch 1, query_heads 1, heads 1, dim 2305843009213693952, far_dim 0, value_dim "
-            "2305843009213693952, window 1, summaries 1, proposals 0, features 1 does not fit in memory");
+            "2305843009213693952, window 1, summaries 1, proposals 0, features 1, chunk 1 does not fit in memory");
+}
+
+TEST(WindowState, DifferencesOfShapesAreNamed) {
+  EXPECT_EQ(difference_of(kEva, kEva), "");
+  using S = WindowStateShape;
+  for (auto [extent, name] : {std::pair{&S::batch, "batch"},
+                              {&S::query_heads, "query_heads"},
+                              {&S::heads, "heads"},
+                              {&S::dim, "dim"},
+                              {&S::far_dim, "far_dim"},
+                              {&S::value_dim, "value_dim"},
+                              {&S::window, "window"},
+                              {&S::summaries, "summaries"},
+                              {&S::proposals, "proposals"},
+                              {&S::features, "features"},
+                              {&S::chunk, "chunk"}}) {
+    WindowStateShape found = kEva;
+    found.*extent = 41;
+    EXPECT_EQ(difference_of(found, kEva), std::string(name) + " 41, expected " + std::to_string(kEva.*extent));
+  }
+  WindowStateShape found = kLara;
+  found.recipe = 0xabc;
+  EXPECT_EQ(difference_of(found, kLara),
+            "recipe 0000000000000abc, expected 0000000000000000: it was made with another one of seed, layer, draw, draws, scale "
+            "and samples_per_proposal");
+  found.window = 12;
+  found.chunk = 6;
+  EXPECT_EQ(difference_of(found, kLara), "window 12, expected 6; chunk 6, expected 3");
+  EXPECT_EQ(difference_of(kHybrid, kEva).find("kind hybrid, expected eva; "), 0U);
+}
+
+TEST(WindowState, RecipesDifferInEveryOptionAndTheirOrder) {
+  const uint64_t recipe = recipe_of({1, 2, 3});
+  EXPECT_EQ(recipe, recipe_of({1, 2, 3}));
+  for (uint64_t other : {recipe_of({0, 2, 3}), recipe_of({1, 0, 3}), recipe_of({1, 2, 0}), recipe_of({2, 1, 3}),
+                         recipe_of({1, 3, 2}), recipe_of({1, 2}), recipe_of({1, 2, 3, 0}), uint64_t{0}}) {
+    EXPECT_NE(recipe, other);
+  }
+  EXPECT_EQ(recipe_of({0}), 0xe220a8397b1dcdafU) << "the first number of SplitMix64 with seed 0: files hold recipes";
 }
 
 TEST(WindowState, KindsHaveNames) {

@@ -1,6 +1,7 @@
 // Causal EVA: a window of exact keys, summaries of chunks, and a folded past.
 #include "estimators/windowed_case.h"
 #include "estimators/windowed_gradients.h"
+#include "estimators/windowed_states.h"
 #include "raffia/eva.h"
 
 namespace raffia::windowed_tests {
@@ -50,6 +51,48 @@ TEST(CausalEva, GradientsEqualFiniteDifferences) { gradients_equal_finite_differ
 TEST(CausalEva, GradientsComeInBf16AndOneByOne) { gradients_come_in_bf16_and_one_by_one<Eva>(); }
 TEST(CausalEva, NothingChangesNothing) { nothing_changes_nothing<Eva>(); }
 TEST(CausalEva, ExtremesStayFiniteAndInTheHull) { extremes_stay_finite_and_in_the_hull<Eva>(); }
+
+TEST(CausalEva, TheDefaultScaleIsANumber) { the_default_scale_is_a_number<Eva>(); }
+TEST(CausalEva, EntriesHoldTheirRandomRows) { entries_hold_their_random_rows<Eva>(); }
+TEST(CausalEva, LaterTokensReadTheRowsOfTheState) { later_tokens_read_the_rows_of_the_state<Eva>(); }
+
+TEST(CausalEva, RefusesStatesOfOtherOptions) {
+  const Eva::Options base = Eva::small_options();
+  Eva::Options options = base;
+  options.chunk = 1;
+  expect_refused_state<Eva>(options, "chunk 2, expected 1");
+  options = base, options.window = 12;
+  expect_refused_state<Eva>(options, "window 6, expected 12");
+  options = base, options.features = 6;
+  expect_refused_state<Eva>(options, "features 5, expected 6");
+  std::vector<Eva::Options> others(6, base);
+  others[0].seed = 4;
+  others[1].layer = 1;
+  others[2].draw = 1;
+  others[3].draws = Draws::iid;
+  others[4].scale = 0.5F;
+  others[5].decay = 0.9F;
+  for (const Eva::Options& other : others) expect_refused_recipe<Eva>(other, "seed, layer, draw, draws, scale and decay");
+}
+
+TEST(CausalEva, RefusesSizesBeyondUse) {
+  const Case<Eva> c({.length = 40});
+  std::vector<float> out(size_of_shape(c.out_shape()));
+  for (int64_t huge : {INT64_MAX, int64_t{1} << 62, (int64_t{1} << 24) + 1}) {
+    const auto expect_refusal = [&](const Eva::Options& options, const std::string& message) {
+      EXPECT_EQ(refusal_of([&] {
+                  Eva::attention(c.q_view(), c.k_view(), c.v_view(), nullptr, MutView4(out.data(), c.out_shape()), options);
+                }),
+                "causal_eva_attention: " + message);
+      EXPECT_EQ(refusal_of([&] { causal_eva_state_shape(1, 1, 1, 5, 6, options); }), "causal_eva_state_shape: " + message);
+    };
+    expect_refusal({.window = huge, .chunk = huge, .summaries = 1}, fmt::format("window is {}, expected 1 to 16777216", huge));
+    expect_refusal({.window = 6, .chunk = huge, .summaries = 1},
+                   fmt::format("chunk is {}, expected a divisor of window, 6", huge));
+    expect_refusal({.window = 6, .chunk = 6, .summaries = huge}, fmt::format("summaries is {}, expected at most 16777216", huge));
+    expect_refusal({.features = huge}, fmt::format("features is {}, expected 1 to 16777216", huge));
+  }
+}
 
 TEST(CausalEva, EveryOptionEqualsTheTwin) {
   const Eva::Options base = Eva::small_options();
@@ -111,7 +154,7 @@ TEST(CausalEva, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal(options, &state),
             "causal_eva_attention: state is given with summaries = 0, expected null (such a state has no size)");
   options = c.options, options.features = 0;
-  EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: features is 0, expected at least 1");
+  EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: features is 0, expected 1 to 16777216");
   for (float decay : {0.0F, -1.0F, 1.5F, kNan}) {
     options = c.options, options.decay = decay;
     EXPECT_EQ(refusal(options, nullptr), fmt::format("causal_eva_attention: decay is {}, expected above 0 and at most 1", decay));
@@ -119,7 +162,7 @@ TEST(CausalEva, RefusesWhatDoesNotFit) {
   options = c.options, options.scale = -1.0F;
   EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: scale is -1, expected a positive number");
   options = c.options, options.summaries = 9;
-  EXPECT_NE(refusal(options, &state).find("summaries 6"), std::string::npos);
+  EXPECT_EQ(refusal(options, &state), "causal_eva_attention: state has summaries 6, expected 9 (shapes of q, k, v, and options)");
   WindowState two = c.empty_state(2);
   EXPECT_EQ(refusal(c.options, &two), "causal_eva_attention: state has 2 entries, expected 1 (sequences)");
   std::vector<float> record(3);
@@ -141,7 +184,7 @@ TEST(CausalEva, RefusesWhatDoesNotFit) {
               causal_eva_step(View3(token.data(), {1, 2, 4}), View3(token.data(), {1, 1, 4}), View3(token.data(), {1, 1, 6}),
                               state, MutView3(step_out.data(), {1, 2, 6}), c.options);
             }),
-            "causal_eva_step: the state of session 0 is not that of the shapes of q, k, v and options");
+            "causal_eva_step: the state of session 0 has dim 5, expected 4 (shapes of q, k, v, and options)");
 }
 
 }  // namespace

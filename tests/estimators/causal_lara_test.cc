@@ -1,6 +1,7 @@
 // Causal LARA: a window of exact keys, and samples for all windows before it.
 #include "estimators/windowed_case.h"
 #include "estimators/windowed_gradients.h"
+#include "estimators/windowed_states.h"
 #include "raffia/lara.h"
 
 namespace raffia::windowed_tests {
@@ -70,6 +71,58 @@ TEST(CausalLaraFull, GradientsEqualFiniteDifferences) {
   expect_gradients(masked, 0);
 }
 
+TEST(CausalLara, TheDefaultScaleIsANumber) { the_default_scale_is_a_number<Lara>(); }
+TEST(CausalLara, EntriesHoldTheirRandomRows) { entries_hold_their_random_rows<Lara>(); }
+TEST(CausalLara, LaterTokensReadTheRowsOfTheState) { later_tokens_read_the_rows_of_the_state<Lara>(); }
+
+TEST(CausalLara, RefusesStatesOfOtherOptions) {
+  const Lara::Options base = Lara::small_options();
+  Lara::Options options = base;
+  // Two chunks of 3 tokens and three samples each: as many samples in all, of fewer proposals.
+  options.chunk = 3, options.samples_per_proposal = 3;
+  expect_refused_state<Lara>(options, "proposals 9, expected 6; chunk 2, expected 3");
+  // As many samples and proposals, of windows of another length.
+  options = base, options.window = 12, options.chunk = 4;
+  expect_refused_state<Lara>(options, "window 6, expected 12; chunk 2, expected 4");
+  std::vector<Lara::Options> others(5, base);
+  others[0].seed = 4;
+  others[1].layer = 1;
+  others[2].draw = 1;
+  others[3].draws = Draws::iid;
+  others[4].scale = 0.5F;
+  for (const Lara::Options& other : others) {
+    expect_refused_recipe<Lara>(other, "seed, layer, draw, draws, scale and samples_per_proposal");
+  }
+}
+
+TEST(CausalLara, RefusesSizesBeyondUse) {
+  const Case<Lara> c({.length = 40});
+  std::vector<float> out(size_of_shape(c.out_shape()));
+  for (int64_t huge : {INT64_MAX, int64_t{1} << 62, (int64_t{1} << 24) + 1}) {
+    const auto expect_refusal = [&](const Lara::Options& options, const std::string& message) {
+      EXPECT_EQ(refusal_of([&] {
+                  Lara::attention(c.q_view(), c.k_view(), c.v_view(), nullptr, MutView4(out.data(), c.out_shape()), options);
+                }),
+                "causal_lara_attention: " + message);
+      EXPECT_EQ(refusal_of([&] { causal_lara_state_shape(1, 1, 1, 5, 6, options); }), "causal_lara_state_shape: " + message);
+    };
+    expect_refusal({.window = huge, .chunk = huge}, fmt::format("window is {}, expected 1 to 16777216", huge));
+    expect_refusal({.window = 6, .chunk = huge}, fmt::format("chunk is {}, expected a divisor of window, 6", huge));
+    expect_refusal({.samples = huge}, fmt::format("samples is {}, expected at most 16777216", huge));
+    expect_refusal(
+        {.samples_per_proposal = huge},
+        fmt::format("samples is 128, expected at least window / chunk * samples_per_proposal, 4 * {} (those of one window)",
+                    huge));
+  }
+}
+
+// Samples up to the bound: rows are drawn for those that the tokens make.
+TEST(CausalLara, ManyMoreSamplesThanTokensEqualTheTwin) {
+  Lara::Options options = Lara::small_options();
+  options.samples = 3000;
+  expect_equals_twin(Case<Lara>({.length = 43, .heads = 2, .groups = 1}, options));
+}
+
 TEST(CausalLara, EveryOptionEqualsTheTwin) {
   std::vector<Lara::Options> all(7, Lara::small_options());
   all[0].samples = 6;
@@ -116,7 +169,7 @@ TEST(CausalLara, RefusesWhatDoesNotFit) {
   options.chunk = 4;
   EXPECT_EQ(refusal(options, nullptr), "causal_lara_attention: chunk is 4, expected a divisor of window, 6");
   options = c.options, options.window = 0;
-  EXPECT_EQ(refusal(options, nullptr), "causal_lara_attention: window is 0, expected at least 1");
+  EXPECT_EQ(refusal(options, nullptr), "causal_lara_attention: window is 0, expected 1 to 16777216");
   options = c.options, options.samples = 5;
   EXPECT_EQ(refusal(options, nullptr),
             "causal_lara_attention: samples is 5, expected at least window / chunk * samples_per_proposal, 3 * 2 (those of one "
@@ -129,7 +182,9 @@ TEST(CausalLara, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal_of([&] { causal_lara_state_shape(1, 1, 1, 4, 4, options); }),
             "causal_lara_state_shape: streaming is off, expected on (no state can be carried otherwise)");
   options = c.options, options.samples = 30;
-  EXPECT_NE(refusal(options, &state).find("summaries 18"), std::string::npos);
+  EXPECT_EQ(
+      refusal(options, &state),
+      "causal_lara_attention: state has summaries 18, expected 30; proposals 9, expected 15 (shapes of q, k, v, and options)");
   WindowState two = c.empty_state(2);
   EXPECT_EQ(refusal(c.options, &two), "causal_lara_attention: state has 2 entries, expected 1 (sequences)");
 

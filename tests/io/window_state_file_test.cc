@@ -28,12 +28,20 @@ namespace {
 namespace fs = std::filesystem;
 using Image = std::vector<std::byte>;
 
-constexpr size_t kHeader = 120, kKindAt = 16, kBatchAt = 24, kPayloadSizeAt = 104, kChecksumAt = 112;
+constexpr size_t kHeader = 136, kKindAt = 16, kBatchAt = 24, kRecipeAt = 112, kPayloadSizeAt = 120, kChecksumAt = 128;
 
 constexpr WindowStateShape kHybrid{
     .kind = WindowKind::hybrid, .batch = 2, .heads = 2, .dim = 3, .far_dim = 5, .value_dim = 2, .window = 2, .features = 3};
-constexpr WindowStateShape kEva{
-    .kind = WindowKind::eva, .batch = 2, .query_heads = 2, .dim = 2, .value_dim = 3, .window = 2, .summaries = 3, .features = 2};
+constexpr WindowStateShape kEva{.kind = WindowKind::eva,
+                                .batch = 2,
+                                .query_heads = 2,
+                                .dim = 2,
+                                .value_dim = 3,
+                                .window = 2,
+                                .summaries = 3,
+                                .features = 2,
+                                .chunk = 2,
+                                .recipe = 0xfedcba9876543210};
 constexpr WindowStateShape kLara{.kind = WindowKind::lara,
                                  .batch = 2,
                                  .query_heads = 2,
@@ -41,11 +49,20 @@ constexpr WindowStateShape kLara{.kind = WindowKind::lara,
                                  .value_dim = 1,
                                  .window = 2,
                                  .summaries = 2,
-                                 .proposals = 1};
+                                 .proposals = 1,
+                                 .chunk = 1,
+                                 .recipe = 7};
 constexpr std::array kShapes = {kHybrid, kEva, kLara};
 
-// One float in each of the 9 parts that eva has.
-constexpr WindowStateShape kSmall{.kind = WindowKind::eva, .dim = 1, .value_dim = 1, .window = 1, .summaries = 1, .features = 1};
+// One float in each of the 10 parts that eva has.
+constexpr WindowStateShape kSmall{.kind = WindowKind::eva,
+                                  .dim = 1,
+                                  .value_dim = 1,
+                                  .window = 1,
+                                  .summaries = 1,
+                                  .features = 1,
+                                  .chunk = 1,
+                                  .recipe = 0x0807060504030201};
 
 WindowState random_state(const WindowStateShape& shape, uint64_t seed) {
   WindowState state(shape);
@@ -160,29 +177,31 @@ TEST(WindowStateImage, StaysAsVersionOneWroteIt) {
     for (float& x : state.part(static_cast<WindowPart>(i), 0)) x = next++;
   }
   const std::vector<uint8_t> expected = {
-      'R',  'A',  'F',  'W',  'I',  'N',  'S',  'T',  1,    0,    0,    0,    120, 0,    0,    0,  // magic, version, header size
-      1,    0,    0,    0,    0,    0,    0,    0,    1,    0,    0,    0,    0,   0,    0,    0,  // kind, batch
-      1,    0,    0,    0,    0,    0,    0,    0,    1,    0,    0,    0,    0,   0,    0,    0,  // query_heads, heads
-      1,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,   0,    0,    0,  // dim, far_dim
-      1,    0,    0,    0,    0,    0,    0,    0,    1,    0,    0,    0,    0,   0,    0,    0,  // value_dim, window
-      1,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0,   0,    0,    0,  // summaries, proposals
-      1,    0,    0,    0,    0,    0,    0,    0,    44,   0,    0,    0,    0,   0,    0,    0,  // features, payload size
-      0x34, 0x0e, 0x06, 0x74, 0x4f, 0x1c, 0x91, 0x19,                                              // checksum
-      2,    1,    0,    0,    0,    0,    0,    0,                                                 // tokens
-      0,    0,    0x80, 0x3f, 0,    0,    0,    0x40, 0,    0,    0x40, 0x40, 0,   0,    0x80, 0x40, 0,    0,
-      0xa0, 0x40, 0,    0,    0xc0, 0x40, 0,    0,    0xe0, 0x40, 0,    0,    0,   0x41, 0,    0,    0x10, 0x41};
+      'R',  'A',  'F',  'W',  'I',  'N',  'S',  'T',  1,  0, 0,    0,    136, 0, 0,    0,  // magic, version, header size
+      1,    0,    0,    0,    0,    0,    0,    0,    1,  0, 0,    0,    0,   0, 0,    0,  // kind, batch
+      1,    0,    0,    0,    0,    0,    0,    0,    1,  0, 0,    0,    0,   0, 0,    0,  // query_heads, heads
+      1,    0,    0,    0,    0,    0,    0,    0,    0,  0, 0,    0,    0,   0, 0,    0,  // dim, far_dim
+      1,    0,    0,    0,    0,    0,    0,    0,    1,  0, 0,    0,    0,   0, 0,    0,  // value_dim, window
+      1,    0,    0,    0,    0,    0,    0,    0,    0,  0, 0,    0,    0,   0, 0,    0,  // summaries, proposals
+      1,    0,    0,    0,    0,    0,    0,    0,    1,  0, 0,    0,    0,   0, 0,    0,  // features, chunk
+      1,    2,    3,    4,    5,    6,    7,    8,    48, 0, 0,    0,    0,   0, 0,    0,  // recipe, payload size
+      0xc6, 0xde, 0x81, 0x54, 0x1d, 0x4a, 0xb3, 0x03,                                      // checksum
+      2,    1,    0,    0,    0,    0,    0,    0,                                         // tokens
+      0,    0,    0x80, 0x3f, 0,    0,    0,    0x40, 0,  0, 0x40, 0x40, 0,   0, 0x80, 0x40, 0, 0, 0xa0, 0x40,
+      0,    0,    0xc0, 0x40, 0,    0,    0xe0, 0x40, 0,  0, 0,    0x41, 0,   0, 0x10, 0x41, 0, 0, 0x20, 0x41};
   const Image image = state.to_bytes();
   ASSERT_EQ(image.size(), expected.size());
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(std::to_integer<int>(image[i]), expected[i]) << "byte " << i;
 }
 
 TEST(WindowStateImage, EveryFieldOfTheShapeHasItsPlace) {
-  const std::array<int64_t, 11> expected[] = {
-      {0, 2, 1, 2, 3, 5, 2, 2, 0, 0, 3}, {1, 2, 2, 1, 2, 0, 3, 2, 3, 0, 2}, {2, 2, 2, 1, 2, 0, 1, 2, 2, 1, 0}};
+  const std::array<int64_t, 13> expected[] = {{0, 2, 1, 2, 3, 5, 2, 2, 0, 0, 3, 0, 0},
+                                              {1, 2, 2, 1, 2, 0, 3, 2, 3, 0, 2, 2, -0x0123456789abcdf0},
+                                              {2, 2, 2, 1, 2, 0, 1, 2, 2, 1, 0, 1, 7}};
   for (size_t i = 0; i < kShapes.size(); ++i) {
     Image image = random_state(kShapes[i], 4).to_bytes();
     const Image before = image;
-    for (size_t field = 0; field < 11; ++field) put_i64(image, kKindAt + 8 * field, expected[i][field]);
+    for (size_t field = 0; field < 13; ++field) put_i64(image, kKindAt + 8 * field, expected[i][field]);
     EXPECT_EQ(image, before) << name_of(kShapes[i].kind);
   }
 }
@@ -212,15 +231,15 @@ TEST(WindowStateImage, RefusesBytesThatFollow) {
   Image image = random_state(kSmall, 7).to_bytes();
   image.push_back(std::byte{0});
   EXPECT_EQ(refusal_of(image),
-            "WindowState::from_bytes: 165 bytes, expected 164 (header and payload): bytes follow the window state");
+            "WindowState::from_bytes: 185 bytes, expected 184 (header and payload): bytes follow the window state");
 }
 
 TEST(WindowStateImage, RefusalsSayWhatAndWhere) {
   const Image image = random_state(kSmall, 8).to_bytes();
 
-  Image other(image.begin(), image.begin() + 119);
+  Image other(image.begin(), image.begin() + 135);
   EXPECT_EQ(refusal_of(other),
-            "WindowState::from_bytes: 119 bytes, expected a window state header of 120: truncated, or not a window state");
+            "WindowState::from_bytes: 135 bytes, expected a window state header of 136: truncated, or not a window state");
 
   other = image;
   other[0] = std::byte{'X'};
@@ -232,7 +251,7 @@ TEST(WindowStateImage, RefusalsSayWhatAndWhere) {
 
   other = image;
   put_u32(other, 12, 128);
-  EXPECT_EQ(refusal_of(other), "WindowState::from_bytes: header size 128 at byte 12, expected 120");
+  EXPECT_EQ(refusal_of(other), "WindowState::from_bytes: header size 128 at byte 12, expected 136");
 
   other = image;
   put_i64(other, kKindAt, 3);
@@ -248,11 +267,11 @@ TEST(WindowStateImage, RefusalsSayWhatAndWhere) {
 
   other = image;
   put_i64(other, kPayloadSizeAt, 40);
-  EXPECT_EQ(refusal_of(other), "WindowState::from_bytes: payload of 40 bytes at byte 104, expected 44 (from the shape)");
+  EXPECT_EQ(refusal_of(other), "WindowState::from_bytes: payload of 40 bytes at byte 120, expected 48 (from the shape)");
 
   other = image;
   other.back() ^= std::byte{1};
-  EXPECT_NE(refusal_of(other).find("(at byte 112): the window state is corrupt"), std::string::npos) << refusal_of(other);
+  EXPECT_NE(refusal_of(other).find("(at byte 128): the window state is corrupt"), std::string::npos) << refusal_of(other);
 }
 
 TEST(WindowStateImage, StatesOfTheOtherKindAreNamed) {
@@ -273,7 +292,7 @@ TEST(WindowStateImage, RefusesShapesThatCannotBe) {
   constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
   for (const WindowStateShape& shape : kShapes) {
     const Image image = random_state(shape, 10).to_bytes();
-    for (size_t at = kBatchAt; at < kPayloadSizeAt; at += 8) {
+    for (size_t at = kBatchAt; at < kRecipeAt; at += 8) {
       for (int64_t value : {int64_t{-1}, kMin, kMax, kMax - 15, int64_t{1} << 62, int64_t{1} << 61}) {
         Image other = image;
         put_i64(other, at, value);
@@ -285,12 +304,12 @@ TEST(WindowStateImage, RefusesShapesThatCannotBe) {
 }
 
 TEST(WindowStateImage, AllocatesNothingForAShapeThatTheBytesDoNotHold) {
-  // 44 bytes for each of 2^37 entries by its shape and its payload size, 164 bytes in truth.
+  // 48 bytes for each of 2^37 entries by its shape and its payload size, 184 bytes in truth.
   Image image = random_state(kSmall, 11).to_bytes();
   put_i64(image, kBatchAt, int64_t{1} << 37);
-  put_i64(image, kPayloadSizeAt, int64_t{44} << 37);
+  put_i64(image, kPayloadSizeAt, int64_t{48} << 37);
   EXPECT_EQ(refusal_of(with_checksum(image)),
-            "WindowState::from_bytes: 164 bytes, expected 6047313952888 (header and payload): truncated");
+            "WindowState::from_bytes: 184 bytes, expected 6597069766792 (header and payload): truncated");
 }
 
 TEST(WindowStateImage, RefusesCountsOfTokensThatCannotBe) {
@@ -299,10 +318,10 @@ TEST(WindowStateImage, RefusesCountsOfTokensThatCannotBe) {
   Image other = image;
   put_i64(other, kHeader + 8, -1);  // would be a place before the first
   EXPECT_EQ(refusal_of(with_checksum(other)),
-            "WindowState::from_bytes: -1 tokens at byte 128, expected 0 to 4611686018427387904");
+            "WindowState::from_bytes: -1 tokens at byte 144, expected 0 to 4611686018427387904");
   put_i64(other, kHeader + 8, std::numeric_limits<int64_t>::max());  // the next place would not be a number
   EXPECT_EQ(refusal_of(with_checksum(other)),
-            "WindowState::from_bytes: 9223372036854775807 tokens at byte 128, expected 0 to 4611686018427387904");
+            "WindowState::from_bytes: 9223372036854775807 tokens at byte 144, expected 0 to 4611686018427387904");
   put_i64(other, kHeader + 8, int64_t{1} << 62);
   EXPECT_EQ(refusal_of(with_checksum(other)), "accepted");
 
