@@ -3,7 +3,7 @@
 #   format    clang-format finds nothing to change
 #   release   builds without a warning; the whole suite passes
 #   asan      the whole suite under AddressSanitizer and UndefinedBehaviorSanitizer
-#   tsan      the whole suite under ThreadSanitizer
+#   tsan      what starts threads under ThreadSanitizer: core, kernels, estimators
 #   fuzz      every fuzz target over its corpus and a bounded number of new inputs
 # --quick stops after release. Exit status 0 only if every stage passed.
 set -uo pipefail
@@ -41,7 +41,7 @@ fuzz_targets() {
     corpus=()
     [[ -d fuzz/corpus/$name ]] && corpus=("fuzz/corpus/$name")
     mkdir -p "$found/$name"
-    "$target" -runs="$fuzz_runs" -max_total_time=120 -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$found/" \
+    "$target" -runs="$fuzz_runs" -max_total_time=40 -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$found/" \
       "$found/$name" "${corpus[@]}" || {
       echo "fuzz: $name failed; the input is in $found" >&2
       return 1
