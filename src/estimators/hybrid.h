@@ -98,7 +98,6 @@ class HybridPlan {
  private:
   void bring(const HybridInputs& inputs, const WindowState& initial, const Layout& layout);
 
-  const FeatureMap& map_;
   float scale_;
   int64_t exact_dim_, far_dim_;
   View2 valid_;

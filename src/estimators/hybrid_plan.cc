@@ -72,7 +72,6 @@ HybridPlan::HybridPlan(const char* function, const HybridInputs& inputs, const F
                        View4 out, const HybridOptions& options)
     : linear(function, Reach::causal, check_hybrid(function, inputs, map, out, options), map,
              {.eps = 0.0f, .layout = options.layout, .segment = -1, .threads = options.threads, .executor = options.executor}),
-      map_(map),
       scale_(options.scale ? *options.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(inputs.k.extent(3))))),
       exact_dim_(inputs.k.extent(3)),
       far_dim_(map.dim()),
