@@ -85,10 +85,10 @@ class EvaSequence {
     }
     const int64_t from = first_read(s);
     if (from >= windows_.windows_of(s)) return;
-    const Array<3> norms = query_norms(s);
+    const Array<3> norms = windows_.query_norms(s, -log_features());
     for (int64_t member = 0; member < call_.group; ++member) {
-      forward_in_slabs(folded_part(s, from, norms, member), windows_from(heads_of(s.out, member), from),
-                       windows_from(heads_of(s.logsumexp, member), from), Start::resume);
+      forward_in_slabs(folded_part(s, from, norms, member), windows_.windows_from(heads_of(s.out, member), from),
+                       windows_.windows_from(heads_of(s.logsumexp, member), from), Start::resume);
     }
   }
 
@@ -137,10 +137,7 @@ class EvaSequence {
   AnyView heads_of(const AnyView& view, int64_t member) const {
     return member_of(view, member, call_.group);
   }
-  template <class AnyView>
-  AnyView windows_from(const AnyView& view, int64_t from) const {
-    return entries_from(windowed(view, call_.window), from);
-  }
+  float log_features() const { return std::log(static_cast<float>(options_.features)); }
   float log_decay() const { return std::log(options_.decay); }
   int64_t first_chunk(const Stretch& s) const { return lead_ + s.window * per_; }
   int64_t chunks_of(const Stretch& s) const { return windows_.complete_of(s) * per_; }
@@ -158,17 +155,6 @@ class EvaSequence {
 
   ChunkedSequence chunked(const Stretch& s) const {
     return {0, 0, first_chunk(s), s.mask(), equal_stretches(s.mask(), windows_.complete_of(s) * call_.window, call_.chunk)};
-  }
-  std::vector<TokenSpan> complete_tokens(const Stretch& s) const {
-    return {{0, 0, windows_.complete_of(s) * call_.window, s.mask()}};
-  }
-  Array<3> key_norms(const Stretch& s) const {
-    Array<3> norms({1, s.tokens, call_.groups}, 0.0F);
-    half_norms(s.k, call_.scale, complete_tokens(s), norms.view(), call_.workers());
-    // The kernel adds biases of neighbours to logits of -inf: a NaN there would reach chunks before it. In its own chunk, the key
-    // itself brings it in.
-    for (float& norm : std::span(norms.data(), static_cast<size_t>(norms.size()))) norm = std::isnan(norm) ? 0.0F : norm;
-    return norms;
   }
 
   // beta_c: sample w_c over the keys of its chunk.
@@ -199,7 +185,7 @@ class EvaSequence {
         for (int64_t i = 0; i < call_.dim; ++i) mean[i] += key[i];
       }
     }
-    const Array<3> norms = key_norms(s);
+    const Array<3> norms = windows_.key_norms(s);
     forward(chunk_part(s, norms), values_.view(), log_z_.view());
   }
 
@@ -207,7 +193,7 @@ class EvaSequence {
     if (chunks_of(s) == 0) return;
     const int64_t H = call_.heads, G = call_.groups, D = call_.dim;
     const Workers workers = call_.workers();
-    const Array<3> norms = key_norms(s);
+    const Array<3> norms = windows_.key_norms(s);
     const Array<3> dnorms({1, s.tokens, G}, 0.0F);
     const Array<4> dmeans({1, chunks_, H, D});
     backward(chunk_part(s, norms), values_.view(), log_z_.view(), dvalues.view(), {},
@@ -222,7 +208,7 @@ class EvaSequence {
     const std::vector<ChunkedSequence> chunked_tokens = {chunked(s)};
     add_chunk_means_backward(dmeans.view(), call_.root, chunked_tokens, s.dq, workers);
     add_chunk_means_backward(dkeys.view(), call_.root, chunked_tokens, s.dk, workers);
-    add_half_norms_backward(s.k, call_.scale, dnorms.view(), complete_tokens(s), s.dk, workers);
+    add_half_norms_backward(s.k, call_.scale, dnorms.view(), windows_.complete_tokens(s), s.dk, workers);
   }
 
   // Windows leave the summaries in their order, each `kept` windows after it was complete: fold n is that of chunks n per.. .
@@ -288,23 +274,15 @@ class EvaSequence {
     return std::max<int64_t>(0, kept_ + 1 - windows_.before() - s.window);
   }
 
-  Array<3> query_norms(const Stretch& s) const {
-    Array<3> norms({1, s.tokens, call_.heads});
-    half_norms(s.q, call_.scale, {{0, 0, s.tokens, {}}}, norms.view(), call_.workers());
-    const float log_count = std::log(static_cast<float>(options_.features));
-    for (int64_t i = 0; i < norms.size(); ++i) norms.data()[i] -= log_count;
-    return norms;
-  }
-
   // Queries over the folded past of their window.
   SoftmaxPart folded_part(const Stretch& s, int64_t from, const Array<3>& norms, int64_t member) const {
     const int64_t boundary = s.window + from - first_boundary_, count = windows_.windows_of(s);
-    SoftmaxPart part{.q = windows_from(heads_of(s.q, member), from),
+    SoftmaxPart part{.q = windows_.windows_from(heads_of(s.q, member), from),
                      .k = repeated(features_, count - from),
                      .v = entries_from(heads_of(folded_.view(), member), boundary),
                      .scale = call_.root,
                      .key_bias = entries_from(weights_.view(), boundary),
-                     .query_bias = windows_from(heads_of(norms.view(), member), from),
+                     .query_bias = windows_.windows_from(heads_of(norms.view(), member), from),
                      .workers = call_.workers()};
     for (int64_t j = from; j < count; ++j) part.sequences.push_back(windows_.queries_of(s, j, from, options_.features));
     return part;
@@ -320,17 +298,18 @@ class EvaSequence {
     }
     const int64_t from = first_read(s);
     if (from >= windows_.windows_of(s)) return;
-    const Array<3> norms = query_norms(s);
+    const Array<3> norms = windows_.query_norms(s, -log_features());
     const int64_t boundary = s.window + from - first_boundary_;
     const Array<4> part_out({1, s.tokens, call_.heads, call_.value_dim});
     const Array<3> part_logsumexp({1, s.tokens, call_.heads}, kNone), dnorms({1, s.tokens, call_.heads});
     for (int64_t member = 0; member < call_.group; ++member) {
       const SoftmaxPart part = folded_part(s, from, norms, member);
-      forward_in_slabs(part, windows_from(heads_of(part_out.view(), member), from),
-                       windows_from(heads_of(part_logsumexp.view(), member), from));
-      backward_in_slabs(part, windows_from(heads_of(s.whole_out, member), from),
-                        windows_from(heads_of(s.whole_logsumexp, member), from), windows_from(heads_of(s.dout, member), from), {},
-                        {.q = windows_from(heads_of(s.dq, member), from),
+      forward_in_slabs(part, windows_.windows_from(heads_of(part_out.view(), member), from),
+                       windows_.windows_from(heads_of(part_logsumexp.view(), member), from));
+      backward_in_slabs(part, windows_.windows_from(heads_of(s.whole_out, member), from),
+                        windows_.windows_from(heads_of(s.whole_logsumexp, member), from),
+                        windows_.windows_from(heads_of(s.dout, member), from), {},
+                        {.q = windows_.windows_from(heads_of(s.dq, member), from),
                          .v = entries_from(heads_of(dfolded.view(), member), boundary),
                          .key_bias = entries_from(dweights.view(), boundary)},
                         {.q = true, .k = true});

@@ -99,8 +99,9 @@ class LaraSequence {
     forward(own_window_part(call_, s), s.out, s.logsumexp);
     const int64_t from = first_read(s);
     if (from >= windows_.windows_of(s)) return;
-    const Array<3> norms = query_norms(s);
-    forward_in_slabs(samples_part(s, from, norms), windows_from(s.out, from), windows_from(s.logsumexp, from), Start::resume);
+    const Array<3> norms = windows_.query_norms(s, 0.0F);
+    forward_in_slabs(samples_part(s, from, norms), windows_.windows_from(s.out, from), windows_.windows_from(s.logsumexp, from),
+                     Start::resume);
   }
 
   void save(WindowState& state, int64_t entry) const {
@@ -146,10 +147,6 @@ class LaraSequence {
   }
 
  private:
-  template <class AnyView>
-  AnyView windows_from(const AnyView& view, int64_t from) const {
-    return entries_from(windowed(view, call_.window), from);
-  }
   bool is_alive(int64_t s) const { return alive_[static_cast<size_t>(s / options_.samples_per_proposal)] != 0; }
   // The mixture of the proposals of windows before window `j`.
   int64_t mixture_before(int64_t j) const { return std::min(j, new_windows_); }
@@ -297,15 +294,6 @@ class LaraSequence {
                             dmeans.view(), call_.workers());
   }
 
-  std::vector<TokenSpan> complete_tokens(const Stretch& s) const {
-    return {{0, 0, windows_.complete_of(s) * call_.window, s.mask()}};
-  }
-  Array<3> key_norms(const Stretch& s) const {
-    Array<3> norms({1, s.tokens, call_.groups});
-    half_norms(s.k, call_.scale, complete_tokens(s), norms.view(), call_.workers());
-    return norms;
-  }
-
   // Samples over the keys of each window that is complete.
   SoftmaxPart keys_part(const Stretch& s, const Array<3>& norms) const {
     const int64_t count = windows_.complete_of(s);
@@ -341,7 +329,7 @@ class LaraSequence {
     }
     for (const Stretch& s : windows_.stretches()) {
       if (windows_.complete_of(s) == 0) continue;
-      const Array<3> norms = key_norms(s);
+      const Array<3> norms = windows_.key_norms(s);
       forward_in_slabs(keys_part(s, norms), entries_from(partials.values, s.window),
                        entries_from(partials.log_weights, s.window));
     }
@@ -375,7 +363,7 @@ class LaraSequence {
   void read_keys_backward(const Stretch& s, const Array<4>& dw, const Array<3>& dweights, const Array<4>& dvalues) const {
     const int64_t count = windows_.complete_of(s);
     if (count == 0) return;
-    const Array<3> norms = key_norms(s);
+    const Array<3> norms = windows_.key_norms(s);
     const Array<3> dnorms({1, s.tokens, call_.groups}, 0.0F);
     const Array<4> shares({count, samples_, call_.heads, call_.dim}, 0.0F);
     backward_in_slabs(keys_part(s, norms), entries_from(partial_values_.view(), s.window), entries_from(log_z_.view(), s.window),
@@ -386,28 +374,22 @@ class LaraSequence {
                        .key_bias = windowed(dnorms.view(), call_.window)},
                       {.k = true});
     add_shares(shares, dw);
-    add_half_norms_backward(s.k, call_.scale, dnorms.view(), complete_tokens(s), s.dk, call_.workers());
+    add_half_norms_backward(s.k, call_.scale, dnorms.view(), windows_.complete_tokens(s), s.dk, call_.workers());
   }
 
   // The first window of a stretch with samples before it.
   int64_t first_read(const Stretch& s) const { return windows_.before() + s.window > 0 ? 0 : 1; }
 
-  Array<3> query_norms(const Stretch& s) const {
-    Array<3> norms({1, s.tokens, call_.heads});
-    half_norms(s.q, call_.scale, {{0, 0, s.tokens, {}}}, norms.view(), call_.workers());
-    return norms;
-  }
-
   // Queries over the samples of windows before theirs.
   SoftmaxPart samples_part(const Stretch& s, int64_t from, const Array<3>& norms) const {
     const int64_t count = windows_.windows_of(s);
     const Array<3>& weights = options_.streaming ? weights_ : full_weights_;
-    SoftmaxPart part{.q = windows_from(s.q, from),
+    SoftmaxPart part{.q = windows_.windows_from(s.q, from),
                      .k = repeated(View4(w_.view()), count - from),
                      .v = entries_from(View4(values_.view()), s.window + from),
                      .scale = call_.root,
                      .key_bias = entries_from(View3(weights.view()), s.window + from),
-                     .query_bias = windows_from(View3(norms.view()), from),
+                     .query_bias = windows_.windows_from(View3(norms.view()), from),
                      .workers = call_.workers()};
     for (int64_t j = from; j < count; ++j) {
       part.sequences.push_back(windows_.queries_of(s, j, from, samples_before(s.window + j)));
@@ -419,16 +401,16 @@ class LaraSequence {
     backward(own_window_part(call_, s), s.whole_out, s.whole_logsumexp, s.dout, {}, {.q = s.dq, .k = s.dk, .v = s.dv});
     const int64_t from = first_read(s), count = windows_.windows_of(s);
     if (from >= count) return;
-    const Array<3> norms = query_norms(s);
+    const Array<3> norms = windows_.query_norms(s, 0.0F);
     const SoftmaxPart part = samples_part(s, from, norms);
     const Array<4> part_out({1, s.tokens, call_.heads, call_.value_dim});
     const Array<3> part_logsumexp({1, s.tokens, call_.heads}, kNone), dnorms({1, s.tokens, call_.heads});
-    forward_in_slabs(part, windows_from(part_out.view(), from), windows_from(part_logsumexp.view(), from));
+    forward_in_slabs(part, windows_.windows_from(part_out.view(), from), windows_.windows_from(part_logsumexp.view(), from));
     query_bias_gradients(call_, s, part_out.view(), part_logsumexp.view(), dnorms.view());
     const Array<4> shares({count - from, samples_, call_.heads, call_.dim}, 0.0F);
-    backward_in_slabs(part, windows_from(s.whole_out, from), windows_from(s.whole_logsumexp, from), windows_from(s.dout, from),
-                      {},
-                      {.q = windows_from(s.dq, from),
+    backward_in_slabs(part, windows_.windows_from(s.whole_out, from), windows_.windows_from(s.whole_logsumexp, from),
+                      windows_.windows_from(s.dout, from), {},
+                      {.q = windows_.windows_from(s.dq, from),
                        .k = shares.view(),
                        .v = entries_from(dvalues.view(), s.window + from),
                        .key_bias = entries_from(dweights.view(), s.window + from)},

@@ -5,6 +5,7 @@
 
 #include "core/check.h"
 #include "core/trace.h"
+#include "estimators/qkv.h"
 
 namespace raffia {
 namespace {
@@ -46,22 +47,15 @@ void remember(const HybridPlan& plan, const HybridInputs& inputs, const Layout& 
 class ExactTurns {
  public:
   ExactTurns(const HybridPlan& plan, const SoftmaxPart& part, MutView4 out, MutView3 logsumexp)
-      : plan_(plan), part_(part), out_(out), logsumexp_(logsumexp), sequence_of_(plan.linear.sequences.size(), nullptr) {
-    for (const PartSequence& s : part.sequences) {
-      for (size_t n = 0; n < sequence_of_.size(); ++n) {
-        const Sequence& all = plan.linear.sequences[n];
-        if (all.batch == s.batch && s.first_query >= all.first_query && s.first_query < all.first_query + all.queries) {
-          sequence_of_[n] = &s;
-        }
-      }
-    }
+      : plan_(plan), part_(part), out_(out), logsumexp_(logsumexp) {
+    for (size_t n = 0; n < plan.linear.sequences.size(); ++n) sequences_.push_back(plan.direct_sequence(n));
     for (size_t i = 0; i < plan.size(); ++i) {
-      const PartSequence* s = sequence_of_[static_cast<size_t>(plan.linear.sequence_of(i))];
+      const std::optional<PartSequence>& s = sequences_[static_cast<size_t>(plan.linear.sequence_of(i))];
       const int64_t g = plan.linear.head_of(i);
-      sources_.push_back(s == nullptr ? KeySource{}
-                                      : KeySource{rows_of<Rows>(part.k, s->batch, s->first_key, g),
-                                                  rows_of<Rows>(part.v, s->batch, s->first_key, g),
-                                                  mask_of(part.valid, {}, s->batch, s->first_key, g)});
+      sources_.push_back(!s ? KeySource{}
+                            : KeySource{rows_of<Rows>(part.k, s->batch, s->first_key, g),
+                                        rows_of<Rows>(part.v, s->batch, s->first_key, g),
+                                        mask_of(part.valid, {}, s->batch, s->first_key, g)});
     }
   }
 
@@ -72,8 +66,8 @@ class ExactTurns {
   // New tokens [begin, end) of problem i, unless they see tokens that the state brought.
   void run(size_t i, size_t begin, size_t end, float* scratch) const {
     const size_t n = static_cast<size_t>(plan_.linear.sequence_of(i)), skipped = plan_.head_rows(n);
-    const PartSequence* s = sequence_of_[n];
-    if (s == nullptr || end <= skipped) return;
+    const std::optional<PartSequence>& s = sequences_[n];
+    if (!s || end <= skipped) return;
     const int64_t group = plan_.linear.heads / plan_.linear.groups, g = plan_.linear.head_of(i);
     for (int64_t h = g * group; h < (g + 1) * group; ++h) {
       ForwardTask task{.keys = {.count = s->visible.keys,
@@ -98,8 +92,8 @@ class ExactTurns {
   const SoftmaxPart& part_;
   MutView4 out_;
   MutView3 logsumexp_;
-  std::vector<const PartSequence*> sequence_of_;  // of the part, by sequence of the plan; null: none
-  std::vector<KeySource> sources_;                // by problem
+  std::vector<std::optional<PartSequence>> sequences_;
+  std::vector<KeySource> sources_;  // by problem
 };
 
 }  // namespace
@@ -117,12 +111,10 @@ Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, Windo
   const Trace trace(kName, "q", inputs.q, options.window);
   const Workers workers(options);
 
-  // Outputs stay in fp32 until both parts have met.
+  const Float32Output staged(out);  // until both parts have met
+  const MutView4 exact = staged.view();
   const Extents<4> shape = out.shape();
   const size_t rows = static_cast<size_t>(shape[0] * shape[1] * shape[2]);
-  const bool staged = out.dtype() != DType::f32;
-  const Scratch staging(1, staged ? rows * static_cast<size_t>(shape[3]) : 0);
-  const MutView4 exact = staged ? MutView4(staging.of(0), shape) : out;
   const Scratch logsumexps(1, options.record.empty() ? rows : 0);
   float* logsumexp_data = options.record.empty() ? logsumexps.of(0) : options.record.data();
   const MutView3 logsumexp(logsumexp_data, {shape[0], shape[1], shape[2]});
@@ -191,28 +183,13 @@ Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, Windo
     }
   });
 
-  if (staged) {
-    for (const Sequence& s : plan.linear.sequences) {
-      for (int64_t t = s.first_query; t < s.first_query + s.queries; ++t) {
-        for (int64_t h = 0; h < shape[2]; ++h) {
-          const Rows from = rows_of<Rows>(View4(exact), s.batch, t, h);
-          const MutRows to = rows_of<MutRows>(out, s.batch, t, h);
-          for (size_t e = 0; e < static_cast<size_t>(shape[3]); ++e) to.set(0, e, from.at(0, e));
-        }
-      }
-    }
-  }
-  plan.linear.fill_padding(out);
+  plan.linear.fill_padding(exact);
+  staged.store(workers);
   if (state != nullptr) {
     for (size_t i = 0; i < plan.size(); ++i) plan.save(i, states[i], *state);
     remember(plan, inputs, options.layout, *state);
   }
-  Report report;
-  for (const ClampCount& count : clamps) {
-    report.rows += count.rows;
-    report.clamped += count.clamped;
-  }
-  return report;
+  return total(clamps);
 }
 
 }  // namespace raffia

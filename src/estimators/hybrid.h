@@ -6,6 +6,7 @@
 #define RAFFIA_ESTIMATORS_HYBRID_H_
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "estimators/rfa.h"
@@ -18,9 +19,6 @@ namespace raffia {
 // Throws unless shapes and element types fit. What the linear plan checks for the folded part is not checked here, but returned.
 LinearViews check_hybrid(const char* function, const HybridInputs& inputs, const FeatureMap& map, View4 out,
                          const HybridOptions& options);
-
-// Throws unless there is one state of one entry for each of `batch` sessions, each given once.
-void require_sessions(const char* function, std::span<WindowState* const> sessions, int64_t batch);
 
 // Throws unless `state` (entries: sequences) is what hybrid_state_shape() says.
 void require_hybrid_state(const char* function, const WindowStateShape& found, int64_t batch, const HybridInputs& inputs,
@@ -83,6 +81,7 @@ class HybridPlan {
 
   // The exact part: new tokens whose keys all lie in the caller's views, and those that see tokens which the state brought.
   SoftmaxPart direct_part(const HybridInputs& inputs, const Workers& workers) const;
+  std::optional<PartSequence> direct_sequence(size_t n) const;  // of sequence n; nothing if all of its tokens see old ones
   SoftmaxPart head_part(const HybridInputs& inputs, const Workers& workers) const;  // without sequences if nothing was brought
   size_t head_rows(size_t n) const;  // new tokens of sequence n that the head part has
   int64_t head_key(size_t n) const;  // row of the first of them in its keys

@@ -2,6 +2,7 @@
 
 #include "core/check.h"
 #include "estimators/hybrid.h"
+#include "estimators/qkv.h"
 
 namespace raffia {
 
@@ -27,18 +28,6 @@ WindowStateShape hybrid_state_shape(int64_t batch, int64_t heads, int64_t dim, i
           .value_dim = value_dim,
           .window = options.window,
           .features = map.features()};
-}
-
-void require_sessions(const char* function, std::span<WindowState* const> sessions, int64_t batch) {
-  require(sessions.size() == static_cast<size_t>(batch), "{}: {} sessions are given, expected {} (batch of q)", function,
-          sessions.size(), batch);
-  for (size_t b = 0; b < sessions.size(); ++b) {
-    require(sessions[b] != nullptr && sessions[b]->shape().batch == 1, "{}: session {} is {}, expected a state of one entry",
-            function, b, sessions[b] == nullptr ? "null" : "a state of several entries");
-  }
-  std::vector<const WindowState*> sorted(sessions.begin(), sessions.end());
-  std::ranges::sort(sorted);
-  require(std::ranges::adjacent_find(sorted) == sorted.end(), "{}: a session is given twice, expected each once", function);
 }
 
 LinearViews check_hybrid(const char* function, const HybridInputs& inputs, const FeatureMap& map, View4 out,
@@ -72,7 +61,7 @@ HybridPlan::HybridPlan(const char* function, const HybridInputs& inputs, const F
                        View4 out, const HybridOptions& options)
     : linear(function, Reach::causal, check_hybrid(function, inputs, map, out, options), map,
              {.eps = 0.0f, .layout = options.layout, .segment = -1, .threads = options.threads, .executor = options.executor}),
-      scale_(options.scale ? *options.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(inputs.k.extent(3))))),
+      scale_(scale_or_default(options.scale, inputs.k.extent(3))),
       exact_dim_(inputs.k.extent(3)),
       far_dim_(map.dim()),
       valid_(options.layout.valid) {
@@ -219,6 +208,16 @@ void HybridPlan::fill_reach(size_t i, float* reach) const {
   }
 }
 
+std::optional<PartSequence> HybridPlan::direct_sequence(size_t n) const {
+  const Sequence& s = linear.sequences[n];
+  const int64_t skipped = static_cast<int64_t>(head_rows(n)), window = static_cast<int64_t>(blocks_[n].window);
+  if (skipped == s.keys) return std::nullopt;
+  const int64_t lead = skipped == 0 ? 0 : window;  // the block before is whole, and in the caller's views
+  const size_t queries = static_cast<size_t>(s.keys - skipped);
+  return PartSequence{s.batch, s.first_query + skipped, s.first_key + skipped - lead,
+                      Visibility::recent(queries, queries + static_cast<size_t>(lead), window, 1, 0)};
+}
+
 SoftmaxPart HybridPlan::direct_part(const HybridInputs& inputs, const Workers& workers) const {
   SoftmaxPart part{.q = inputs.q,
                    .k = inputs.k,
@@ -229,13 +228,7 @@ SoftmaxPart HybridPlan::direct_part(const HybridInputs& inputs, const Workers& w
                    .sequences = {},
                    .workers = workers};
   for (size_t n = 0; n < blocks_.size(); ++n) {
-    const Sequence& s = linear.sequences[n];
-    const int64_t skipped = static_cast<int64_t>(head_rows(n)), window = static_cast<int64_t>(blocks_[n].window);
-    if (skipped == s.keys) continue;
-    const int64_t lead = skipped == 0 ? 0 : window;  // the block before is whole, and in the caller's views
-    const size_t queries = static_cast<size_t>(s.keys - skipped);
-    part.sequences.push_back({s.batch, s.first_query + skipped, s.first_key + skipped - lead,
-                              Visibility::recent(queries, queries + static_cast<size_t>(lead), window, 1, 0)});
+    if (const std::optional<PartSequence> s = direct_sequence(n)) part.sequences.push_back(*s);
   }
   return part;
 }

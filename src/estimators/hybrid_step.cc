@@ -5,15 +5,14 @@
 #include "core/check.h"
 #include "core/trace.h"
 #include "estimators/hybrid.h"
+#include "estimators/qkv.h"
+#include "estimators/windows.h"
 #include "kernels/softmax.h"
 
 namespace raffia {
 namespace {
 
-struct Entry {
-  WindowState* state;
-  int64_t b;
-};
+constexpr const char* kName = "hybrid_step";
 
 // One session's step, in the memory of one worker.
 class SessionStep {
@@ -26,7 +25,7 @@ class SessionStep {
         heads_(static_cast<size_t>(inputs.q.extent(2))),
         dim_(static_cast<size_t>(inputs.k.extent(3))),
         value_dim_(static_cast<size_t>(inputs.v.extent(3))),
-        scale_(options.scale ? *options.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim_)))) {}
+        scale_(scale_or_default(options.scale, inputs.k.extent(3))) {}
 
   size_t scratch_floats() const {
     const LinearProblem shape = problem(0);
@@ -35,7 +34,7 @@ class SessionStep {
     return partial_floats() + heads_ * (value_dim_ + 2) + window_ + round_up(shape.state_floats(), 16) + 64 + work;
   }
 
-  void run(const Entry& entry, int64_t session, MutView4 out, float* memory, ClampCount& clamps) const {
+  void run(const StepEntry& entry, int64_t session, MutView4 out, float* memory, ClampCount& clamps) const {
     WindowState& state = *entry.state;
     const size_t p = static_cast<size_t>(state.tokens(entry.b)), block = p / window_, slots = 2 * window_;
     const auto part = [&](WindowPart which) { return state.part(which, entry.b).data(); };
@@ -185,10 +184,8 @@ class SessionStep {
 // Floats of state below which waking other threads costs more than it brings.
 constexpr size_t kLeastParallel = 1 << 17;
 
-template <class EntryOf>
-Report step_all(const HybridInputs& inputs, const FeatureMap& map, MutView4 out, const HybridOptions& options,
-                const EntryOf& entry_of) {
-  constexpr const char* kName = "hybrid_step";
+Report step_all(const HybridInputs& inputs, const FeatureMap& map, const std::vector<StepEntry>& entries, MutView4 out,
+                const HybridOptions& options) {
   require(inputs.q.extent(1) == 1, "{}: q has {} tokens, expected 1", kName, inputs.q.extent(1));
   require(options.layout.valid.absent() && options.layout.lengths.empty() && options.layout.cu_seqlens.empty(),
           "{}: a layout is given, but a step has one token for every session", kName);
@@ -197,10 +194,10 @@ Report step_all(const HybridInputs& inputs, const FeatureMap& map, MutView4 out,
                            {.eps = 0.0f, .segment = -1, .threads = options.threads, .executor = options.executor});
   const int64_t batch = inputs.q.extent(0);
   size_t state_floats = 0;
-  for (int64_t b = 0; b < batch; ++b) {
-    const WindowState& state = *entry_of(b).state;
-    require_hybrid_state(kName, state.shape(), state.shape().batch, inputs, map, options);
-    state_floats += state.size_bytes() / sizeof(float) / static_cast<size_t>(state.shape().batch);
+  for (const StepEntry& entry : entries) {
+    const WindowStateShape& shape = entry.state->shape();
+    require_hybrid_state(kName, shape, shape.batch, inputs, map, options);
+    state_floats += entry.state->size_bytes() / sizeof(float) / static_cast<size_t>(shape.batch);
   }
   const Trace trace(kName, "q", inputs.q, options.window);
   HybridOptions where = options;
@@ -209,29 +206,22 @@ Report step_all(const HybridInputs& inputs, const FeatureMap& map, MutView4 out,
   const SessionStep step(inputs, map, options);
   const Scratch scratch(workers.count(), step.scratch_floats());
   std::vector<ClampCount> clamps(static_cast<size_t>(batch));
-  workers.run(batch, scratch,
-              [&](int64_t b, float* memory) { step.run(entry_of(b), b, out, memory, clamps[static_cast<size_t>(b)]); });
-  Report report;
-  for (const ClampCount& count : clamps) {
-    report.rows += count.rows;
-    report.clamped += count.clamped;
-  }
-  return report;
+  workers.run(batch, scratch, [&](int64_t b, float* memory) {
+    step.run(entries[static_cast<size_t>(b)], b, out, memory, clamps[static_cast<size_t>(b)]);
+  });
+  return total(clamps);
 }
 
 }  // namespace
 
 Report hybrid_step(const HybridInputs& inputs, const FeatureMap& map, WindowState& state, MutView4 out,
                    const HybridOptions& options) {
-  require(state.shape().batch == inputs.q.extent(0), "hybrid_step: state has {} entries, expected {} (batch of q)",
-          state.shape().batch, inputs.q.extent(0));
-  return step_all(inputs, map, out, options, [&](int64_t b) { return Entry{&state, b}; });
+  return step_all(inputs, map, step_entries(kName, state, inputs.q.extent(0)), out, options);
 }
 
 Report hybrid_step(const HybridInputs& inputs, const FeatureMap& map, std::span<WindowState* const> sessions, MutView4 out,
                    const HybridOptions& options) {
-  require_sessions("hybrid_step", sessions, inputs.q.extent(0));
-  return step_all(inputs, map, out, options, [&](int64_t b) { return Entry{sessions[static_cast<size_t>(b)], 0}; });
+  return step_all(inputs, map, step_entries(kName, sessions, inputs.q.extent(0)), out, options);
 }
 
 }  // namespace raffia

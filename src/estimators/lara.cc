@@ -153,12 +153,6 @@ SoftmaxPart means_over_means(const Plan& plan, const Buffers& buffers) {
   });
 }
 
-// A view without columns, for parts whose logsumexp alone is wanted. It has a place, so that it is not absent.
-template <class AnyView>
-AnyView no_values(const AnyView& like) {
-  return AnyView(like.data(), like.dtype(), {like.extent(0), like.extent(1), like.extent(2), 0}, like.strides());
-}
-
 float* row(const MutView4& view, int64_t b, int64_t t, int64_t h) { return rows_of<MutRows>(view, b, t, h).direct_row(0); }
 float& number(const MutView3& view, int64_t b, int64_t t, int64_t h) {
   return static_cast<float*>(view.data())[view.offset(b, t, h)];

@@ -58,6 +58,12 @@ class Float32Output {
   Scratch memory_;
 };
 
+// A view without columns, for parts whose logsumexp alone is wanted. It has a place, so that it is not absent.
+template <class AnyView>
+AnyView no_values(const AnyView& like) {
+  return AnyView(like.data(), like.dtype(), {like.extent(0), like.extent(1), like.extent(2), 0}, like.strides());
+}
+
 // Pieces of one block of floats, in the order of the calls.
 class Pieces {
  public:

@@ -61,10 +61,6 @@ struct Plan {
   static constexpr int64_t kBlocks = int64_t{1} << 32;  // of a random stream
 };
 
-View4 no_values(View4 like) {
-  return View4(like.data(), like.dtype(), {like.extent(0), like.extent(1), like.extent(2), 0}, like.strides());
-}
-
 std::vector<int32_t> draw(const Plan& plan, View4 q, View4 k) {
   const Scratch memory(1, plan.rows() + 1);
   const MutView3 logsumexp(memory.of(0), plan.row_shape());

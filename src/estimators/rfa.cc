@@ -9,7 +9,6 @@
 #include "core/trace.h"
 
 namespace raffia {
-namespace {
 
 Report total(const std::vector<ClampCount>& counts) {
   Report report;
@@ -19,6 +18,8 @@ Report total(const std::vector<ClampCount>& counts) {
   }
   return report;
 }
+
+namespace {
 
 Report causal(const char* name, const LinearViews& views, const FeatureMap& map, State& state, const AttentionOptions& options) {
   const LinearPlan plan(name, Reach::causal, views, map, options);

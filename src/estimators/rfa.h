@@ -86,6 +86,9 @@ struct Bundle {
 };
 std::vector<Bundle> bundle_heads(const LinearPlan& plan, const std::vector<Segment>& segments, int workers);
 
+// What the tasks of a call counted.
+Report total(const std::vector<ClampCount>& counts);
+
 // Between problem i of a plan and its part of a State.
 void require_state(const LinearPlan& plan, const FeatureMap& map, const char* argument, const StateShape& found);
 void load_state(const LinearPlan& plan, size_t i, const State& state, PackedState& packed);

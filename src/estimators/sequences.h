@@ -37,6 +37,16 @@ AnyRows column_of(const AnyView& view, int64_t b, int64_t t, int64_t h) {
   return {bytes, view.dtype(), view.stride(1), 1};
 }
 
+// Calls of one token, [B, H, D], with a time axis of 1.
+inline View4 with_time(View3 view) {
+  return View4(view.data(), view.dtype(), {view.extent(0), 1, view.extent(1), view.extent(2)},
+               {view.stride(0), 0, view.stride(1), view.stride(2)});
+}
+inline MutView4 with_time(MutView3 view) {
+  return MutView4(view.data(), view.dtype(), {view.extent(0), 1, view.extent(1), view.extent(2)},
+                  {view.stride(0), 0, view.stride(1), view.stride(2)});
+}
+
 // The executor and number of workers that an op's options name.
 class Workers {
  public:

@@ -7,6 +7,7 @@
 #include "core/check.h"
 #include "core/scratch.h"
 #include "core/trace.h"
+#include "estimators/qkv.h"
 #include "estimators/sequences.h"
 #include "estimators/softmax_part.h"
 #include "raffia/attention.h"
@@ -43,7 +44,7 @@ struct Problem {
     }
     require(options.threads >= 0, "{}: threads is {}, expected at least 0", function, options.threads);
     sequences = sequences_of(function, options.layout, batch, query_length, key_length);
-    scale = options.scale ? *options.scale : static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
+    scale = scale_or_default(options.scale, dim);
     require(options.window >= 0, "{}: window is {}, expected at least 0", function, options.window);
     require(
         options.before >= 0 && options.before <= key_length && (options.before == 0 || (options.window > 0 && options.causal)),
@@ -148,12 +149,6 @@ void softmax_attention_backward(View4 q, View4 k, View4 v, View4 out, View3 logs
 void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t> lengths, MutView3 out,
                   const SoftmaxOptions& options) {
   constexpr const char* kName = "softmax_step";
-  // The same op with one query each.
-  const auto with_time = [](const auto& view) {
-    using Result = std::conditional_t<std::is_same_v<std::decay_t<decltype(view)>, MutView3>, MutView4, View4>;
-    return Result(view.data(), view.dtype(), {view.extent(0), 1, view.extent(1), view.extent(2)},
-                  {view.stride(0), 0, view.stride(1), view.stride(2)});
-  };
   require(options.layout.lengths.empty() && options.layout.cu_seqlens.empty() && options.layout.cu_seqlens_k.empty(),
           "{}: options.layout holds lengths or cu_seqlens, expected the argument lengths alone", kName);
   const Problem problem(kName, with_time(q), k_cache, v_cache, options);

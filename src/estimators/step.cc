@@ -3,6 +3,7 @@
 
 #include "core/check.h"
 #include "core/trace.h"
+#include "estimators/rfa.h"
 #include "estimators/sequences.h"
 
 namespace raffia {
@@ -88,12 +89,7 @@ Report step_all(const char* name, View3 q, View3 k, View3 v, View2 gate_logits, 
     task.log_decay = &state->log_decay(entry, g);
     linear_step(task, memory, clamps[static_cast<size_t>(index)]);
   });
-  Report report;
-  for (const ClampCount& count : clamps) {
-    report.rows += count.rows;
-    report.clamped += count.clamped;
-  }
-  return report;
+  return total(clamps);
 }
 
 void require_batch(const char* name, const State& state, View3 q) {

@@ -35,16 +35,6 @@ struct Turn {
 
 }  // namespace
 
-View4 with_time(View3 view) {
-  return View4(view.data(), view.dtype(), {view.extent(0), 1, view.extent(1), view.extent(2)},
-               {view.stride(0), 0, view.stride(1), view.stride(2)});
-}
-
-MutView4 with_time(MutView3 view) {
-  return MutView4(view.data(), view.dtype(), {view.extent(0), 1, view.extent(1), view.extent(2)},
-                  {view.stride(0), 0, view.stride(1), view.stride(2)});
-}
-
 std::vector<StepEntry> step_entries(const char* function, WindowState& state, int64_t batch) {
   require(state.shape().batch == batch, "{}: state has {} entries, expected {} (batch of q)", function, state.shape().batch,
           batch);

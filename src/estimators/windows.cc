@@ -265,6 +265,19 @@ SequenceWindows::SequenceWindows(const WindowedCall& call, const WindowState& st
   cut({0, 0, 0, 0, 0}, &state, entry, call.window);
 }
 
+Array<3> SequenceWindows::key_norms(const Stretch& s) const {
+  Array<3> norms({1, s.tokens, call_.groups});
+  half_norms(s.k, call_.scale, complete_tokens(s), norms.view(), call_.workers());
+  return norms;
+}
+
+Array<3> SequenceWindows::query_norms(const Stretch& s, float offset) const {
+  Array<3> norms({1, s.tokens, call_.heads});
+  half_norms(s.q, call_.scale, {{0, 0, s.tokens, {}}}, norms.view(), call_.workers());
+  for (int64_t i = 0; i < norms.size(); ++i) norms.data()[i] += offset;
+  return norms;
+}
+
 PartSequence SequenceWindows::queries_of(const Stretch& s, int64_t j, int64_t from, int64_t keys) const {
   const int64_t first = j == 0 ? s.first : 0, count = std::min(call_.window, s.tokens - j * call_.window) - first;
   return {j - from, first, 0, Visibility::all(static_cast<size_t>(count), static_cast<size_t>(keys))};

@@ -181,6 +181,15 @@ class SequenceWindows {
   // Windows of a stretch with tokens, and those that are complete.
   int64_t windows_of(const Stretch& s) const { return (s.tokens + call_.window - 1) / call_.window; }
   int64_t complete_of(const Stretch& s) const { return s.tokens / call_.window; }
+  std::vector<TokenSpan> complete_tokens(const Stretch& s) const { return {{0, 0, complete_of(s) * call_.window, s.mask()}}; }
+  // -|k'|^2 / 2 of the tokens of complete windows, and -|q'|^2 / 2 + offset of all: [1, tokens, G] and [1, tokens, H].
+  Array<3> key_norms(const Stretch& s) const;
+  Array<3> query_norms(const Stretch& s, float offset) const;
+  // Windows of a view [1, tokens, ..] of a stretch, from window `from` of it on.
+  template <class AnyView>
+  AnyView windows_from(const AnyView& view, int64_t from) const {
+    return entries_from(windowed(view, call_.window), from);
+  }
   // Queries of window `j` of a stretch, as a sequence of a part over windowed views sliced from window `from` on, which sees
   // `keys` keys.
   PartSequence queries_of(const Stretch& s, int64_t j, int64_t from, int64_t keys) const;
@@ -228,10 +237,6 @@ struct StepKeys {
   bool sampled = false;  // -|q'|^2 / 2 + offset is added to their logits
   float offset = 0;
 };
-
-// Calls of one token have a time axis of 1.
-View4 with_time(View3 view);
-MutView4 with_time(MutView3 view);
 
 // The entries of a state of as many, or of sessions with a state of one entry each.
 std::vector<StepEntry> step_entries(const char* function, WindowState& state, int64_t batch);

@@ -1,6 +1,5 @@
 // raffia approx from outside: what it prints, which files it reads and writes, and how it exits.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <bit>
@@ -15,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/command_line.h"
 #include "io/safetensors.h"
 #include "raffia/attention.h"
 #include "support/arrays.h"
@@ -24,18 +24,6 @@ namespace {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
-
-struct Result {
-  int exit_code = -1;
-  std::string out, err;
-};
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 class Approx : public testing::Test {
  protected:
@@ -48,11 +36,7 @@ class Approx : public testing::Test {
 
   // `arguments` go through the shell; `environment` is put before the command.
   Result approx(const std::string& arguments, const std::string& environment = "") const {
-    const fs::path out = directory_ / "out", err = directory_ / "err";
-    const std::string line =
-        environment + " '" RAFFIA_COMMAND "' approx " + arguments + " >'" + out.string() + "' 2>'" + err.string() + "'";
-    const int status = std::system(line.c_str());
-    return {.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1, .out = contents(out), .err = contents(err)};
+    return run_raffia(directory_, "approx " + arguments, environment);
   }
 
   json records(const std::string& arguments) const {

@@ -1,6 +1,5 @@
 // The built command from outside: what it prints, where, and how it exits.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -14,22 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "cli/command_line.h"
+
 namespace {
 
 using nlohmann::json;
 namespace fs = std::filesystem;
-
-struct Result {
-  int exit_code = -1;
-  std::string out, err;
-};
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 class Cli : public testing::Test {
  protected:
@@ -40,11 +29,7 @@ class Cli : public testing::Test {
 
   // `arguments` go through the shell; `environment` is put before the command.
   Result raffia(const std::string& arguments, const std::string& environment = "") const {
-    const fs::path out = directory_ / "out", err = directory_ / "err";
-    const std::string line =
-        environment + " '" RAFFIA_COMMAND "' " + arguments + " >'" + out.string() + "' 2>'" + err.string() + "'";
-    const int status = std::system(line.c_str());
-    return {.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1, .out = contents(out), .err = contents(err)};
+    return run_raffia(directory_, arguments, environment);
   }
 
   // Bad usage: exit code 2, nothing on stdout, `message` on stderr.
