@@ -1,0 +1,101 @@
+// Raffia's ops for LibTorch: torch.ops.raffia.* as C++ functions.
+//
+// Every op here goes through torch's dispatcher: CPU kernels are those of attention.h, lara.h, eva.h and hybrid.h, gradients are
+// their backward passes, the Meta device infers shapes. From Python: torch.ops.load_library("libraffia_torch.so"), then
+// torch.ops.raffia.rfa_gate(q, k, v, gate_logits, ...). Schemas: docs/torch.md.
+//
+// Shapes as in attention.h: q [B, Tq, H, D], k [B, Tk, G, D], v [B, Tk, G, V], gate_logits [B, Tk, G], any strides. fp32 or bf16;
+// double runs the reference twins forward (slow: for gradient checks), and its gradients come from the fp32 kernels.
+// `valid` [B, Tk], bool, says which keys take part (True: it does); undefined: all.
+// A second derivative is refused with an error.
+#ifndef RAFFIA_TORCH_OPS_H_
+#define RAFFIA_TORCH_OPS_H_
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "raffia/attention.h"
+#include "raffia/eva.h"
+#include "raffia/hybrid.h"
+#include "raffia/lara.h"
+
+namespace raffia::ops {
+
+using at::Tensor;
+
+// A feature map as tensors. Gradients flow to sigma, and to weight and bias of relu.
+struct Map {
+  MapKind kind = MapKind::trig;
+  Tensor weight = {};  // random maps: the draws w~ [G, D, d], constants; relu: A [G, F, d]; undefined for identity and elu
+  Tensor sigma = {};   // random maps: [G, d]; undefined: ones
+  Tensor bias = {};    // relu: [G, F]
+};
+
+// What causal ops return. A state is one fp32 tensor, [B, G, F * (V + 1) + 2] for rfa and rfa_gate (per head: sums [F, V],
+// normaliser [F], mass, log decay) and opaque [B, N] for the windowed ones: B comes first, so that sessions are selected by
+// index_select(0, ..).
+struct Carried {
+  Tensor out;
+  Tensor state;   // of the past of the next call; differentiable for rfa and rfa_gate, a constant for the others
+  Tensor report;  // int64 [2]: rows, clamped (see raffia::Report)
+};
+struct Read {
+  Tensor out;
+  Tensor report;
+};
+
+// Of the option structs, `layout`, `threads`, `executor`, `record`, `key_bias` and `logsumexp` are not read: tensors carry these,
+// and threads are torch's own.
+Tensor softmax(const Tensor& q, const Tensor& k, const Tensor& v, const SoftmaxOptions& options = {}, const Tensor& valid = {},
+               const Tensor& key_bias = {});
+
+// One token: q [B, H, D], caches [B, capacity, G, D] and [B, capacity, G, V] that already hold it, lengths [B] int64.
+Tensor softmax_step(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& lengths,
+                    const SoftmaxOptions& options = {});
+
+Read rfa(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& valid = {},
+         std::optional<double> eps = {});
+
+// `state` undefined: from empty memory.
+Carried causal_rfa(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& state = {},
+                   const Tensor& valid = {}, std::optional<double> eps = {});
+Carried rfa_gate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const Map& map,
+                 const Tensor& state = {}, const Tensor& valid = {}, std::optional<double> eps = {});
+
+// Steps: q [B, H, D], k [B, G, D], v [B, G, V], gate_logits [B, G] -> out [B, H, V] and the next state; no gradients.
+Carried causal_rfa_step(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& state,
+                        std::optional<double> eps = {});
+Carried rfa_gate_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const Map& map,
+                      const Tensor& state, std::optional<double> eps = {});
+
+struct HybridTensors {
+  Tensor q, k, v, gate_logits;
+  Tensor log_scale;               // c [H]
+  Tensor q_far = {}, k_far = {};  // undefined: q and k
+};
+Carried hybrid(const HybridTensors& inputs, const Map& map, const Tensor& state = {}, const HybridOptions& options = {},
+               const Tensor& valid = {});
+Carried hybrid_step(const HybridTensors& inputs, const Map& map, const Tensor& state, const HybridOptions& options = {});
+
+Tensor lara(const Tensor& q, const Tensor& k, const Tensor& v, const LaraOptions& options = {}, const Tensor& valid = {});
+Tensor ra(const Tensor& q, const Tensor& k, const Tensor& v, const RaOptions& options = {}, const Tensor& valid = {});
+Tensor eva(const Tensor& q, const Tensor& k, const Tensor& v, const EvaOptions& options = {}, const Tensor& valid = {});
+
+Carried causal_lara(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state = {},
+                    const CausalLaraOptions& options = {}, const Tensor& valid = {});
+Carried causal_eva(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state = {},
+                   const CausalEvaOptions& options = {}, const Tensor& valid = {});
+Carried causal_lara_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state,
+                         const CausalLaraOptions& options = {});
+Carried causal_eva_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state,
+                        const CausalEvaOptions& options = {});
+
+// Empty states, for steps from the first token on.
+Tensor empty_state(const Map& map, int64_t batch, int64_t dim, int64_t heads, int64_t value_dim);
+
+}  // namespace raffia::ops
+
+#endif  // RAFFIA_TORCH_OPS_H_

@@ -1,0 +1,65 @@
+// config.json of a model directory: what a model is made of. The trainer writes it, the runtime reads it; neither guesses.
+#ifndef RAFFIA_IO_MODEL_CONFIG_H_
+#define RAFFIA_IO_MODEL_CONFIG_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "raffia/estimator.h"
+
+namespace raffia {
+
+enum class Task : uint8_t { lm, translate, classify, image };
+enum class Positions : uint8_t { none, rotary, learned };
+
+std::string_view name_of(Task task);
+std::string_view name_of(Positions positions);
+Task parse_task(std::string_view name);            // throws InvalidArgument and lists the names
+Positions parse_positions(std::string_view name);  // likewise
+
+struct ModelConfig {
+  Task task = Task::lm;
+  int64_t vocabulary = 0;  // of the tokenizer; 0 for images. translate: source and target share it
+  int64_t width = 256;     // E
+  int64_t heads = 4;       // H; width / heads is d
+  int64_t layers = 4;      // of the decoder (lm), of the encoder and of the decoder each (translate), of the encoder
+  int64_t ffn = 0;         // inner width of the feed-forward part; 0: 4 * width
+  // One for all layers, or one per layer. translate: of self attention in encoder (bidirectional) and decoder (causal).
+  std::vector<Estimator> estimators = {};
+  Estimator cross = {};  // translate: the decoder's attention to the source
+  Positions positions = Positions::none;
+  int64_t max_length = 0;  // learned positions: how many there are; else 0
+  double rotary_base = 10000;
+  int64_t conv = 0;           // width of the short causal convolution on q, k and v; 0: none
+  bool head_norm = false;     // RMS norm of each head's output
+  bool learned_sigma = true;  // of random maps
+  int64_t pool = 200;         // matrices that training draws from
+  // Gates: spans 1 / (1 - g) of the heads are geometric between these at first. 0: by estimator (rfa_gate 2..256,
+  // hybrid 16..512).
+  double span_min = 0, span_max = 0;
+  double dropout = 0;
+  int64_t classes = 0;                              // classify, image
+  bool pairs = false;                               // classify: two texts, one label
+  int64_t image_size = 0, channels = 0, patch = 0;  // image: square images, square patches
+  uint64_t seed = 1;                                // of the draws of random maps
+  bool operator==(const ModelConfig&) const = default;
+
+  int64_t head_dim() const { return width / heads; }
+  int64_t ffn_width() const { return ffn == 0 ? 4 * width : ffn; }
+  const Estimator& estimator(int64_t layer) const;  // of this layer
+
+  void check(std::string_view where) const;  // throws FormatError that names the field
+};
+
+// Every field is written; unknown fields, missing ones and wrong types are FormatErrors that name them.
+std::string to_json(const ModelConfig& config);
+ModelConfig model_config_from_json(std::string_view text, std::string_view where);
+void save_model_config(const ModelConfig& config, const std::filesystem::path& path);  // atomic
+ModelConfig load_model_config(const std::filesystem::path& path);
+
+}  // namespace raffia
+
+#endif  // RAFFIA_IO_MODEL_CONFIG_H_

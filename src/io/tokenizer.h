@@ -1,0 +1,47 @@
+// Text to token ids and back: bytes, characters, words, SentencePiece. One file in the model directory says which, and holds it.
+#ifndef RAFFIA_IO_TOKENIZER_H_
+#define RAFFIA_IO_TOKENIZER_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace raffia {
+
+// What "byte", "char", "word", "word:20000" and "sp:4000" (SentencePiece BPE pieces) mean.
+struct TokenizerSpec {
+  std::string kind = "byte";
+  int64_t size = 0;  // word: at most this many words; sp: pieces; 0: the kind's default
+};
+TokenizerSpec parse_tokenizer_spec(std::string_view text);  // throws InvalidArgument
+
+// A value without moving parts: safe to use from several threads. Ids 0, 1, 2 and 3 are pad, unknown, begin and end in every
+// kind.
+class Tokenizer {
+ public:
+  static constexpr int32_t kPad = 0, kUnknown = 1, kBegin = 2, kEnd = 3;
+
+  virtual ~Tokenizer() = default;
+  virtual std::string kind() const = 0;                                  // "byte", "char", "word", "sp"
+  virtual int64_t vocabulary() const = 0;                                // ids are below this
+  virtual std::vector<int32_t> encode(std::string_view text) const = 0;  // no begin, no end
+  virtual std::string decode(std::span<const int32_t> ids) const = 0;    // special ids leave no trace; throws for others
+  virtual void save(const std::filesystem::path& directory) const = 0;   // atomic
+
+  // Of all that decides what ids mean: a state or checkpoint refuses another tokenizer.
+  virtual uint64_t fingerprint() const = 0;
+};
+
+// Learns from text in memory. Throws InvalidArgument for text that is empty, or is not text (invalid UTF-8, zero bytes; the byte
+// tokenizer takes any bytes).
+std::unique_ptr<Tokenizer> train_tokenizer(const TokenizerSpec& spec, std::span<const std::string_view> texts);
+
+std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory);  // throws IoError, FormatError
+
+}  // namespace raffia
+
+#endif  // RAFFIA_IO_TOKENIZER_H_

@@ -1,0 +1,77 @@
+// The models that raffia trains: pre-norm transformers over any estimator per layer. Made from a ModelConfig, saved as a model
+// directory (config.json, model.safetensors).
+#ifndef RAFFIA_TORCH_NN_MODELS_H_
+#define RAFFIA_TORCH_NN_MODELS_H_
+
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "io/model_config.h"
+#include "raffia/torch/nn.h"
+
+namespace raffia::nn {
+
+using ModelState = std::vector<AttentionState>;  // one per causal attention, in order; empty: empty memory
+
+// What all models have in common.
+class ModelImpl : public torch::nn::Module {
+ public:
+  explicit ModelImpl(const ModelConfig& config) : config_(config) {}
+  const ModelConfig& config() const { return config_; }
+
+  void redraw(uint64_t draw);                                      // of every attention: see AttentionImpl::redraw
+  std::vector<std::shared_ptr<AttentionImpl>> attentions() const;  // in order
+  int64_t parameter_count() const;                                 // of what is trained
+
+ protected:
+  ModelConfig config_;
+};
+
+// ids [B, T] int64 -> logits [B, T, vocabulary]; embeddings are tied.
+class LanguageModelImpl : public ModelImpl {
+ public:
+  explicit LanguageModelImpl(const ModelConfig& config);
+  Tensor forward(const Tensor& ids, ModelState* state = nullptr);
+  // The same before the output projection, [B, T, E]: losses may compute logits in parts.
+  Tensor hidden(const Tensor& ids, ModelState* state = nullptr);
+  Tensor logits(const Tensor& hidden);
+};
+
+// source [B, S], target [B, T] (shifted right) -> logits [B, T, vocabulary]. Padding is Tokenizer::kPad.
+class TranslatorImpl : public ModelImpl {
+ public:
+  explicit TranslatorImpl(const ModelConfig& config);
+  Tensor encode(const Tensor& source);
+  Tensor decode(const Tensor& target, const Tensor& encoded, const Tensor& source, ModelState* state = nullptr);
+  Tensor forward(const Tensor& source, const Tensor& target);
+};
+
+// ids [B, T] -> logits [B, classes]: mean over tokens. With config.pairs, ids of both texts: [B, T] each, and the features of a
+// pair are [a, b, a o b, a - b].
+class ClassifierImpl : public ModelImpl {
+ public:
+  explicit ClassifierImpl(const ModelConfig& config);
+  Tensor forward(const Tensor& ids);
+  Tensor forward(const Tensor& first, const Tensor& second);
+};
+
+// pixels [B, channels, size, size], 0..1 -> logits [B, classes].
+class ImageClassifierImpl : public ModelImpl {
+ public:
+  explicit ImageClassifierImpl(const ModelConfig& config);
+  Tensor forward(const Tensor& pixels);
+};
+
+std::shared_ptr<ModelImpl> make_model(const ModelConfig& config);
+
+// Parameters and buffers by name, fp32. Loading checks every name and shape: missing, unknown or misshapen tensors are
+// FormatErrors that name them.
+void save_weights(const ModelImpl& model, const std::filesystem::path& path);  // atomic
+void load_weights(ModelImpl& model, const std::filesystem::path& path);
+
+}  // namespace raffia::nn
+
+#endif  // RAFFIA_TORCH_NN_MODELS_H_
