@@ -42,7 +42,7 @@ struct NllScore {
   double bits_per_byte(const TextFacts& facts) const;
 };
 
-using Progress = std::function<void(int64_t done, int64_t total)>;  // tokens or sequences
+using OnProgress = std::function<void(int64_t done, int64_t total)>;  // tokens or sequences
 
 struct LmScoring {
   // Reset: the text in segments of so many tokens, each read from empty memory. Carried: tokens per call, which changes no result
@@ -52,7 +52,7 @@ struct LmScoring {
   int64_t batch = 8;     // reset: segments at once
   // Reset, this one of `ranks` shares of the segments; the scores of all shares add up to that of the text.
   int64_t rank = 0, ranks = 1;
-  Progress progress = {};
+  OnProgress progress = {};
 };
 
 // Whether the memory of every layer can be carried through a text of any length: it is bounded (not softmax, ra) and fades (not
@@ -70,7 +70,7 @@ struct Decoding {
   int64_t batch = 32;        // sentences at once, of similar lengths
   double length_ratio = 2;   // a translation ends after so many tokens per source token ...
   int64_t extra_length = 8;  // ... and so many more, if the model has not ended it
-  Progress progress = {};
+  OnProgress progress = {};
 };
 
 // The likeliest token at each step until Tokenizer::kEnd. Sources and translations without begin and end; in order.
