@@ -89,9 +89,6 @@ Tensor LanguageModelImpl::logits(const Tensor& hidden) { return torch::linear(hi
 Tensor LanguageModelImpl::forward(const Tensor& ids, ModelState* state) { return logits(hidden(ids, state)); }
 
 TranslatorImpl::TranslatorImpl(const ModelConfig& config) : ModelImpl(checked(config, Task::translate)) {
-  const EstimatorKind cross = config.cross.kind;
-  require(cross == EstimatorKind::softmax || cross == EstimatorKind::rfa || cross == EstimatorKind::lara,
-          "Model: cross is {}, expected softmax, rfa or lara", to_string(config.cross));
   const int64_t positions = learned_positions(config);
   embedding_ = register_module("embedding", make_embedding(config));
   encoder_ = register_module("encoder", Stack(config, StackOptions{.learned_positions = positions}));
