@@ -73,7 +73,7 @@ ModelConfig config_with(Positions positions, int64_t conv) {
   config.estimators = {parse_estimator("rfa_gate")};
   config.positions = positions;
   config.conv = conv;
-  config.max_length = 256;
+  config.max_length = positions == Positions::learned ? 256 : 0;
   return config;
 }
 

@@ -77,11 +77,12 @@ struct Slice : torch::CustomClassHolder {
 class SplitGate : public Function<SplitGate> {
  public:
   static variable_list forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits,
-                               const Tensor& weight, const Tensor& sigma, const Tensor& bias, MapKind kind, Group* group,
-                               bool differentiable) {
+                               const c10::optional<Tensor>& weight, const c10::optional<Tensor>& sigma,
+                               const c10::optional<Tensor>& bias, MapKind kind, Group* group, bool differentiable) {
     auto slice = c10::make_intrusive<Slice>();
     slice->group = group;
-    for (const Tensor& input : {q, k, v, gate_logits, weight, sigma, bias}) {
+    for (const Tensor& input :
+         {q, k, v, gate_logits, weight.value_or(Tensor()), sigma.value_or(Tensor()), bias.value_or(Tensor())}) {
       slice->inputs.push_back(input.defined() ? input.detach().requires_grad_(differentiable && input.requires_grad()) : input);
     }
     const variable_list& in = slice->inputs;
@@ -148,8 +149,9 @@ ops::Carried SequenceParallel::rfa_gate(const Tensor& q, const Tensor& k, const 
     differentiable |= input.defined() && input.requires_grad();
   }
   differentiable &= at::GradMode::is_enabled();
-  const variable_list results =
-      SplitGate::apply(q, k, v, gate_logits, map.weight, map.sigma, map.bias, map.kind, &group_, differentiable);
+  const auto present = [](const Tensor& tensor) { return tensor.defined() ? c10::make_optional(tensor) : c10::nullopt; };
+  const variable_list results = SplitGate::apply(q, k, v, gate_logits, present(map.weight), present(map.sigma), present(map.bias),
+                                                 map.kind, &group_, differentiable);
   return {.out = results[0], .state = results[1], .report = results[2]};
 }
 
