@@ -27,7 +27,8 @@ struct Shard {
 };
 
 // A text as `batch` streams that run side by side: stream r is the r-th part of the text, and each step reads the next `segment`
-// tokens of every stream, so that states can be carried from step to step.
+// tokens of every stream, so that states can be carried from step to step. What is left over, less than a segment of each stream,
+// is at the end in the first epoch and at other places in others: streams begin a little later.
 class TokenStreams {
  public:
   // Throws InvalidArgument for a text that does not fill one segment of every stream.
@@ -46,7 +47,6 @@ class TokenStreams {
  private:
   std::vector<int32_t> ids_;
   int64_t batch_, segment_, first_row_, last_row_;
-  int64_t stream_;  // tokens of a stream
   int64_t steps_;
 };
 
