@@ -17,18 +17,9 @@ namespace {
 
 constexpr int32_t kPad = Tokenizer::kPad, kUnknown = Tokenizer::kUnknown, kBegin = Tokenizer::kBegin, kEnd = Tokenizer::kEnd;
 
-void check_shard(const Shard& shard) {
-  require(shard.world >= 1 && shard.rank >= 0 && shard.rank < shard.world, "Shard: rank {} of {}, expected one of 0 to {}", shard.rank,
-          shard.world, shard.world - 1);
-}
-
-// Begin of the part that `rank` has of `count` things; its end is the begin of the next.
-int64_t share(int64_t count, int64_t rank, int64_t world) { return count * rank / world; }
-
 std::span<const int64_t> share_of(std::span<const int64_t> examples, const Shard& shard) {
   const auto count = static_cast<int64_t>(examples.size());
-  const int64_t begin = share(count, shard.rank, shard.world), end = share(count, shard.rank + 1, shard.world);
-  return examples.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  return examples.subspan(static_cast<size_t>(shard.begin(count)), static_cast<size_t>(shard.end(count) - shard.begin(count)));
 }
 
 std::vector<int64_t> numbers(int64_t begin, int64_t end) {
@@ -38,7 +29,8 @@ std::vector<int64_t> numbers(int64_t begin, int64_t end) {
 }
 
 std::vector<int64_t> checked_range(std::string_view function, int64_t begin, int64_t end, int64_t size) {
-  require(0 <= begin && begin <= end && end <= size, "{}: examples {} to {}, expected a part of 0 to {}", function, begin, end, size);
+  require(0 <= begin && begin <= end && end <= size, "{}: examples {} to {}, expected a part of 0 to {}", function, begin, end,
+          size);
   return numbers(begin, end);
 }
 
@@ -88,7 +80,8 @@ Tensor labels_at(const std::vector<int64_t>& labels, std::span<const int64_t> ro
 
 // Removes the pairs that cannot be learned from.
 void keep_usable(Sequences& sources, Sequences& targets, int64_t longest) {
-  require(sources.size() == targets.size(), "PairBatches: {} sources and {} targets, expected as many", sources.size(), targets.size());
+  require(sources.size() == targets.size(), "PairBatches: {} sources and {} targets, expected as many", sources.size(),
+          targets.size());
   size_t kept = 0;
   for (size_t i = 0; i < sources.size(); ++i) {
     const auto length = static_cast<int64_t>(std::max(sources[i].size(), targets[i].size()));
@@ -121,13 +114,18 @@ Sequences cut_texts(Sequences texts, int64_t longest) {
 
 }  // namespace
 
+void Shard::check() const {
+  require(world >= 1 && rank >= 0 && rank < world, "Shard: rank {} of {} processes, expected 0 to {}", rank, world, world - 1);
+}
+
 TokenStreams::TokenStreams(std::vector<int32_t> ids, int64_t batch, int64_t segment, Shard shard)
     : ids_(std::move(ids)), batch_(batch), segment_(segment) {
-  check_shard(shard);
-  require(batch >= shard.world, "TokenStreams: batch is {}, expected at least one row for each of {} processes", batch, shard.world);
+  shard.check();
+  require(batch >= shard.world, "TokenStreams: batch is {}, expected at least one row for each of {} processes", batch,
+          shard.world);
   require(segment >= 1, "TokenStreams: segment is {}, expected at least 1", segment);
-  first_row_ = share(batch, shard.rank, shard.world);
-  last_row_ = share(batch, shard.rank + 1, shard.world);
+  first_row_ = shard.begin(batch);
+  last_row_ = shard.end(batch);
   steps_ = (static_cast<int64_t>(ids_.size()) - 1) / batch / segment;
   require(!ids_.empty() && steps_ >= 1, "TokenStreams: the text has {} tokens, expected more than batch x segment = {} x {} = {}",
           ids_.size(), batch, segment, batch * segment);
@@ -193,7 +191,7 @@ PairBatches::PairBatches(Sequences sources, Sequences targets, const BatchOption
       targets_(std::move(targets)),
       order_(lengths_of(sources_, targets_, false), options.batch, options.tokens, options.seed),
       shard_(shard) {
-  check_shard(shard);
+  shard.check();
 }
 
 PairBatches::Batch PairBatches::gather(std::span<const int64_t> pairs) const {
@@ -208,8 +206,8 @@ PairBatches::Batch PairBatches::range(int64_t begin, int64_t end) const {
   return gather(checked_range("PairBatches::range", begin, end, size()));
 }
 
-LabelledTextBatches::LabelledTextBatches(Sequences texts, Sequences seconds, std::vector<int64_t> labels, const BatchOptions& options,
-                                         Shard shard)
+LabelledTextBatches::LabelledTextBatches(Sequences texts, Sequences seconds, std::vector<int64_t> labels,
+                                         const BatchOptions& options, Shard shard)
     : texts_(cut_texts(std::move(texts), options.longest)),
       seconds_(cut_texts(std::move(seconds), options.longest)),
       labels_(std::move(labels)),
@@ -219,7 +217,7 @@ LabelledTextBatches::LabelledTextBatches(Sequences texts, Sequences seconds, std
               lengths_of(texts_, seconds_, true)),
              options.batch, options.tokens, options.seed),
       shard_(shard) {
-  check_shard(shard);
+  shard.check();
 }
 
 LabelledTextBatches::Batch LabelledTextBatches::gather(std::span<const int64_t> examples) const {
@@ -238,7 +236,7 @@ ImageBatches::ImageBatches(LabelledImages images, const BatchOptions& options, S
     : images_(std::move(images)),
       order_(std::vector<int64_t>(static_cast<size_t>(images_.count), 1), options.batch, 0, options.seed),
       shard_(shard) {
-  check_shard(shard);
+  shard.check();
 }
 
 ImageBatches::Batch ImageBatches::gather(std::span<const int64_t> examples) const {

@@ -21,9 +21,13 @@ using at::Tensor;
 
 constexpr int64_t kIgnore = -100;  // the default ignore_index of torch's cross entropy
 
-// One process of several.
+// One process of several, and the part of `count` rows that it has.
 struct Shard {
   int64_t rank = 0, world = 1;
+
+  int64_t begin(int64_t count) const { return count * rank / world; }
+  int64_t end(int64_t count) const { return count * (rank + 1) / world; }
+  void check() const;  // throws InvalidArgument
 };
 
 // A text as `batch` streams that run side by side: stream r is the r-th part of the text, and each step reads the next `segment`

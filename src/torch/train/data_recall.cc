@@ -21,7 +21,8 @@ int64_t below(RandomStream& random, int64_t bound) {
 std::vector<int64_t> choose(RandomStream& random, int64_t count, int64_t bound) {
   std::vector<int64_t> all(static_cast<size_t>(bound));
   std::iota(all.begin(), all.end(), 0);
-  for (int64_t i = 0; i < count; ++i) std::swap(all[static_cast<size_t>(i)], all[static_cast<size_t>(i + below(random, bound - i))]);
+  for (int64_t i = 0; i < count; ++i)
+    std::swap(all[static_cast<size_t>(i)], all[static_cast<size_t>(i + below(random, bound - i))]);
   all.resize(static_cast<size_t>(count));
   return all;
 }
@@ -84,27 +85,27 @@ void fill_row(const RecallOptions& options, RandomStream& random, const Row& row
 }  // namespace
 
 RecallTask::RecallTask(const RecallOptions& options, Shard shard) : options_(options), shard_(shard) {
-  require(shard.world >= 1 && shard.rank >= 0 && shard.rank < shard.world, "RecallTask: rank {} of {}", shard.rank, shard.world);
-  require(options.batch >= shard.world, "RecallTask: batch is {}, expected at least one row for each of {} processes", options.batch,
-          shard.world);
+  shard.check();
+  require(options.batch >= shard.world, "RecallTask: batch is {}, expected at least one row for each of {} processes",
+          options.batch, shard.world);
   require(options.pairs >= 1 && options.pairs <= options.keys, "RecallTask: {} pairs of distinct keys, expected 1 to {} (keys)",
           options.pairs, options.keys);
   require(options.values >= 1 && options.noise >= 1, "RecallTask: {} values and {} noise tokens, expected at least 1 of each",
           options.values, options.noise);
-  require(options.queries >= 0 && options.queries <= options.pairs, "RecallTask: {} queries, expected 0 to {} (pairs)", options.queries,
-          options.pairs);
+  require(options.queries >= 0 && options.queries <= options.pairs, "RecallTask: {} queries, expected 0 to {} (pairs)",
+          options.queries, options.pairs);
   require(!options.distances.empty(), "RecallTask: no distances, expected at least one");
   for (const int64_t distance : options.distances) {
     bool possible = false;
     for (int64_t pair = 0; pair < options.pairs && !possible; ++pair) possible = can_ask(options, pair, distance);
-    require(distance >= 2 && possible, "RecallTask: distance {} does not occur in {} tokens with {} pairs, expected 2 to {}", distance,
-            options.length, options.pairs, options.length - 2);
+    require(distance >= 2 && possible, "RecallTask: distance {} does not occur in {} tokens with {} pairs, expected 2 to {}",
+            distance, options.length, options.pairs, options.length - 2);
   }
 }
 
 RecallTask::Batch RecallTask::at(int64_t step) const {
   require(step >= 0, "RecallTask: step is {}, expected at least 0", step);
-  const int64_t first = options_.batch * shard_.rank / shard_.world, last = options_.batch * (shard_.rank + 1) / shard_.world;
+  const int64_t first = shard_.begin(options_.batch), last = shard_.end(options_.batch);
   const auto make = [&] { return torch::empty({last - first, options_.length}, torch::kInt64); };
   Batch batch = {.input = make(), .target = make(), .distance = make()};
   for (int64_t row = first; row < last; ++row) {
@@ -114,8 +115,9 @@ RecallTask::Batch RecallTask::at(int64_t step) const {
                          .head = static_cast<uint32_t>(row),
                          .draw = static_cast<uint32_t>(step >> 32)});
     const int64_t at = (row - first) * options_.length;
-    fill_row(options_, random,
-             {batch.input.data_ptr<int64_t>() + at, batch.target.data_ptr<int64_t>() + at, batch.distance.data_ptr<int64_t>() + at});
+    fill_row(
+        options_, random,
+        {batch.input.data_ptr<int64_t>() + at, batch.target.data_ptr<int64_t>() + at, batch.distance.data_ptr<int64_t>() + at});
   }
   return batch;
 }
