@@ -69,8 +69,9 @@ TEST(TokenStreams, WhatIsLeftOverInOneEpochIsReadInOthers) {
   std::set<int64_t> seen;
   for (int64_t step = 0; step < 8; ++step) {
     const auto batch = streams.at(step);
-    for (const int64_t id : rows_of(batch.target)[0]) seen.insert(id);
-    EXPECT_EQ(rows_of(batch.input)[0].back() + 1, rows_of(batch.target)[0].back());
+    const Row input = rows_of(batch.input)[0], target = rows_of(batch.target)[0];
+    seen.insert(target.begin(), target.end());
+    EXPECT_EQ(input.back() + 1, target.back());
   }
   EXPECT_EQ(seen.size(), 14U);
   EXPECT_EQ(rows_of(streams.at(0).input)[0].front(), 0);
@@ -242,6 +243,18 @@ void expect_recall(const RecallTask& task, int64_t step, std::map<int64_t, int64
     EXPECT_LE(static_cast<int64_t>(asked.size()), options.queries == 0 ? options.pairs : options.queries);
     EXPECT_GE(asked.size(), 1U);
   }
+}
+
+// Both bring a protobuf of their own.
+TEST(Tokenizer, PiecesAreLearnedInAProgramOverTorch) {
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "weave the raffia palm into baskets\n";
+  const std::vector<std::string_view> texts = {text};
+  const auto tokenizer = train_tokenizer(parse_tokenizer_spec("sp:300"), texts);
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+  EXPECT_LT(tokenizer->encode(text).size(), text.size() / 2);
+  EXPECT_THROW((void)train_tokenizer(parse_tokenizer_spec("sp:100"), texts), InvalidArgument);
+  EXPECT_EQ(torch::ones({2, 2}).sum().item<float>(), 4);
 }
 
 TEST(RecallTask, QueriesAskForValuesAtTheirDistances) {
