@@ -3,9 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <charconv>
 #include <functional>
@@ -16,6 +13,7 @@
 #include "io/file.h"
 #include "io/text.h"
 #include "raffia/error.h"
+#include "torch/train/fingerprint.h"
 
 namespace raffia::train {
 namespace {
@@ -44,11 +42,10 @@ void make_directory(const fs::path& path) {
 
 uint64_t file_checksum(const fs::path& path) {
   File file = File::open_to_read(path);
-  XXH3_state_t hash;
-  XXH3_64bits_reset(&hash);
+  Fingerprint fingerprint;
   std::vector<std::byte> block(1 << 20);
-  for (size_t size = 0; (size = file.read(block)) > 0;) XXH3_64bits_update(&hash, block.data(), size);
-  return XXH3_64bits_digest(&hash);
+  for (size_t size = 0; (size = file.read(block)) > 0;) fingerprint.add(std::span(block).first(size));
+  return fingerprint.value();
 }
 
 CheckpointStore::CheckpointStore(fs::path directory) : directory_(std::move(directory)) {}

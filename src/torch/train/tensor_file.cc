@@ -26,10 +26,11 @@ void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors
   std::vector<TensorToWrite> written;
   for (const auto& [name, tensor] : tensors) {
     const at::Tensor& plain = kept.emplace_back(tensor.detach().contiguous());
-    const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& one) { return one.type == plain.scalar_type(); });
+    const auto* type =
+        std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& one) { return one.type == plain.scalar_type(); });
     if (type == std::end(kTypes)) {
-      throw InvalidArgument(fmt::format("{}: tensor \"{}\" is of type {}, expected float, int64, uint8 or bool", path.string(), name,
-                                        c10::toString(plain.scalar_type())));
+      throw InvalidArgument(fmt::format("{}: tensor \"{}\" is of type {}, expected float, int64, uint8 or bool", path.string(),
+                                        name, c10::toString(plain.scalar_type())));
     }
     written.push_back({name, type->name, plain.sizes().vec(),
                        std::span(static_cast<const std::byte*>(plain.data_ptr()), static_cast<size_t>(plain.nbytes()))});
@@ -41,10 +42,11 @@ NamedTensors load_tensors(const std::filesystem::path& path) {
   const Safetensors file = Safetensors::open(path);
   NamedTensors tensors;
   for (const Safetensors::Tensor& found : file.tensors()) {
-    const auto* type = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& one) { return one.name == found.dtype; });
+    const auto* type =
+        std::find_if(std::begin(kTypes), std::end(kTypes), [&](const TypeName& one) { return one.name == found.dtype; });
     if (type == std::end(kTypes)) {
-      throw FormatError(fmt::format("{}: tensor \"{}\" is of type {}, expected F32, I64, U8 or BOOL", path.string(), found.name,
-                                    found.dtype));
+      throw FormatError(
+          fmt::format("{}: tensor \"{}\" is of type {}, expected F32, I64, U8 or BOOL", path.string(), found.name, found.dtype));
     }
     const std::vector<std::byte> bytes = file.read_bytes(found.name);
     at::Tensor tensor = at::empty(found.shape, type->type);
