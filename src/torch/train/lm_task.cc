@@ -61,11 +61,10 @@ class LmTask : public TrainingTask {
     std::vector<int32_t> ids = tokenizer_->encode(texts.train);
     valid_ = scored_text(*tokenizer_, texts.valid);
     if (!texts.test.empty()) test_ = scored_text(*tokenizer_, texts.test);
-    Fingerprint fingerprint;
-    fingerprint.add_number(tokenizer_->fingerprint());
-    fingerprint.add(ids);
-    fingerprint.add(valid_.ids);
-    fingerprint_ = fingerprint.value();
+    Fingerprint data;
+    data.add(ids);
+    data.add(valid_.ids);
+    fingerprints_ = {.tokenizer = tokenizer_->fingerprint(), .data = data.value()};
 
     ModelConfig config = model_config(options, Task::lm);
     config.vocabulary = tokenizer_->vocabulary();
@@ -97,7 +96,7 @@ class LmTask : public TrainingTask {
   nn::ModelImpl& model() override { return *model_; }
   Objective objective() const override { return {.metric = "nll"}; }
   int64_t batches_per_epoch() const override { return streams_->steps_per_epoch(); }
-  uint64_t fingerprint() const override { return fingerprint_; }
+  Fingerprints fingerprints() const override { return fingerprints_; }
   void save(const std::filesystem::path& directory) const override { tokenizer_->save(directory); }
   std::string describe() const override { return description_; }
 
@@ -170,7 +169,7 @@ class LmTask : public TrainingTask {
   ScoredText valid_, test_;
   std::shared_ptr<nn::LanguageModelImpl> model_;
   nn::ModelState state_;
-  uint64_t fingerprint_ = 0;
+  Fingerprints fingerprints_;
   std::string description_;
 };
 

@@ -33,6 +33,12 @@ struct Objective {
   bool higher_is_better = false;
 };
 
+// Of all that a run is bound to: a checkpoint refuses others.
+struct Fingerprints {
+  uint64_t tokenizer = 0;  // what tokens mean
+  uint64_t data = 0;       // what is learned and evaluated on
+};
+
 class TrainingTask {
  public:
   virtual ~TrainingTask() = default;
@@ -52,8 +58,7 @@ class TrainingTask {
   virtual NamedTensors carried() const { return {}; }
   virtual void set_carried(const NamedTensors&) {}
 
-  // Of all data and of what tokens mean: a checkpoint refuses others.
-  virtual uint64_t fingerprint() const = 0;
+  virtual Fingerprints fingerprints() const = 0;
 
   // What a model directory needs beside weights and configuration.
   virtual void save(const std::filesystem::path&) const {}
