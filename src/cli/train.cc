@@ -43,7 +43,7 @@ std::string type_name(const OptionInfo& info) {
 }
 
 void add_option_flags(CLI::App& app, TaskKind task, std::map<std::string, std::string>& given) {
-  const TrainOptions defaults{.task = task};
+  const TrainOptions defaults = train::default_options(task);
   for (const OptionInfo& info : train::option_table()) {
     if ((info.tasks & train::only(task)) == 0) continue;
     const std::string name = info.name;
@@ -198,5 +198,9 @@ Run add_train(CLI::App& app) {
 }  // namespace
 
 Run add_train_lm(CLI::App& app) { return add_train<TaskKind::lm>(app); }
+Run add_train_translate(CLI::App& app) { return add_train<TaskKind::translate>(app); }
+Run add_train_classify(CLI::App& app) { return add_train<TaskKind::classify>(app); }
+Run add_train_image(CLI::App& app) { return add_train<TaskKind::image>(app); }
+Run add_train_recall(CLI::App& app) { return add_train<TaskKind::recall>(app); }
 
 }  // namespace raffia::cli

@@ -6,7 +6,11 @@
 
 namespace raffia::cli {
 
+Run add_train_classify(CLI::App& app);
+Run add_train_image(CLI::App& app);
 Run add_train_lm(CLI::App& app);
+Run add_train_recall(CLI::App& app);
+Run add_train_translate(CLI::App& app);
 
 }  // namespace raffia::cli
 

@@ -7,6 +7,14 @@ namespace {
 
 constexpr Command kCommands[] = {
     {nullptr, "lm", "Train a language model on a text", "raffia train lm --data book.txt --out book-model", add_train_lm},
+    {nullptr, "translate", "Train a translator on two files that are aligned by line",
+     "raffia train translate --data corpus --source en --target de --out en-de", add_train_translate},
+    {nullptr, "classify", "Train a classifier of texts, or of pairs of texts: lines of label TAB text",
+     "raffia train classify --data reviews.tsv --out reviews-model", add_train_classify},
+    {nullptr, "image", "Train a classifier of images: a directory of MNIST's or CIFAR-10's files",
+     "raffia train image --data fashion-mnist --out fashion-model", add_train_image},
+    {nullptr, "recall", "Train on associative recall: what an attention remembers, over which distance",
+     "raffia train recall --estimator hybrid --pairs 32 --distances 16,64,256 --out recall-model", add_train_recall},
 };
 
 constexpr Program kProgram{.name = "raffia-train",

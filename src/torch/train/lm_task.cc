@@ -74,9 +74,7 @@ class LmTask : public TrainingTask {
     // A state folded under one random matrix cannot be read under another, and evaluation reads with the stored one.
     if (options.pool < 0) config.pool = stateful_ ? 0 : 200;
     options.stateful = stateful_ ? "true" : "false";
-    options.positions = name_of(config.positions);
-    options.pool = config.pool;
-    config.check("raffia train lm");
+    check_config(config, options);
 
     const size_t size = ids.size();
     require(static_cast<int64_t>(size) > options.batch * options.segment,

@@ -51,7 +51,8 @@ const OptionInfo kTable[] = {
     {"steps", &O::steps, "Steps of the optimiser; 0: by --epochs, or 1000", 0, kMostSteps, kNoted},
     {"epochs", &O::epochs, "Passes over the data, instead of --steps", 0, kMostSteps, kNoted},
     {"batch", &O::batch, "Sequences per step", 1, 1e6},
-    {"segment", &O::segment, "Tokens per sequence", 1, 1e9, OnResume::same, kText | kRecall},
+    {"segment", &O::segment, "Tokens per sequence; longer texts are cut, longer pairs of sentences left out", 1, 1e9,
+     OnResume::same, kText | kRecall},
     {"accumulate", &O::accumulate, "Batches per step, whose gradients are summed", 1, 1e6},
     {"stateful", &O::stateful, "Carry the memory from segment to segment: true, false; auto: where every layer's memory fades", 0,
      0, OnResume::same, kLm},
@@ -69,6 +70,7 @@ const OptionInfo kTable[] = {
     {"source", &O::source, "Ending of the source files: DATA.en", 0, 0, OnResume::same, kTranslate},
     {"target", &O::target, "Ending of the target files: DATA.de", 0, 0, OnResume::same, kTranslate},
     {"pairs", &O::pairs, "Two texts per label", 0, 0, OnResume::same, kClassify},
+    {"header", &O::header, "The first line of the files names columns", 0, 0, OnResume::same, kClassify},
     {"text-column", &O::text_column, "Column of the text, from 1; 0: the one after the label", 0, 1000, OnResume::same,
      kClassify},
     {"classes", &O::classes, "Classes; 0: as many as the data have", 0, 1e6, OnResume::same, kClassify | kImage},
@@ -105,6 +107,36 @@ void check_range(const OptionInfo& info, Number value) {
 std::string_view name_of(TaskKind kind) {
   constexpr std::string_view kNames[] = {"lm", "translate", "classify", "image", "recall"};
   return kNames[static_cast<size_t>(kind)];
+}
+
+TrainOptions default_options(TaskKind task) {
+  TrainOptions options{.task = task};
+  switch (task) {
+    case TaskKind::lm:
+      break;
+    case TaskKind::translate:
+      options.batch = 64;
+      options.segment = 128;
+      options.positions = "rotary";  // an encoder that reads both ways knows no order by itself
+      options.label_smoothing = 0.1;
+      break;
+    case TaskKind::classify:
+      options.batch = 32;
+      options.segment = 1024;
+      options.estimator = "rfa";
+      break;
+    case TaskKind::image:
+      options.batch = 64;
+      options.estimator = "rfa";
+      break;
+    case TaskKind::recall:
+      options.batch = 32;
+      options.segment = 512;
+      options.width = 128;
+      options.layers = 2;
+      break;
+  }
+  return options;
 }
 
 std::span<const OptionInfo> option_table() { return kTable; }

@@ -23,7 +23,7 @@ struct TrainOptions {
   TaskKind task = TaskKind::lm;
 
   // Files.
-  std::string data = {};   // text; parallel text: the part of the names before .src and .trg, see source and target
+  std::string data = {};   // translate: what the names of both files begin with; image: a directory
   std::string valid = {};  // empty: the end of `data`
   std::string test = {};   // empty: none
   std::string out = {};    // model directory
@@ -41,8 +41,8 @@ struct TrainOptions {
   double dropout = 0;
 
   // Steps.
-  int64_t steps = 0, epochs = 0;  // both 0: 1000 steps
-  int64_t batch = 8, segment = 256, accumulate = 1;
+  int64_t steps = 0, epochs = 0;                     // both 0: 1000 steps
+  int64_t batch = 8, segment = 256, accumulate = 1;  // batches and lengths suit lm: see default_options
   std::string stateful = "auto";
   double lr = 0;  // 0: by width
   double warmup = 1.0 / 15, final_lr = 0.05, weight_decay = 0.05, beta1 = 0.9, beta2 = 0.98, clip = 1, label_smoothing = 0;
@@ -50,7 +50,7 @@ struct TrainOptions {
 
   // Translation, classification, images, recall.
   std::string source = "en", target = "de";
-  bool pairs = false;
+  bool pairs = false, header = false;
   int64_t text_column = 0;
   int64_t classes = 0, patch = 4;
   int64_t recall_pairs = 16, recall_queries = 16, recall_alphabet = 256;
@@ -61,6 +61,9 @@ struct TrainOptions {
   int64_t keep = 3, patience = 0, threads = 0;
   bool resume = false;
 };
+
+// What a task begins with: its own sizes, and an estimator that has the form it needs.
+TrainOptions default_options(TaskKind task);
 
 // Whether a run that is resumed may go on with another value.
 enum class OnResume : uint8_t {

@@ -13,7 +13,7 @@ namespace {
 bool leaves_open(const std::string& text) { return text == "auto" || text == "-1"; }
 
 TrainOptions saved_options(TaskKind task, const std::filesystem::path& path) {
-  TrainOptions options{.task = task};
+  TrainOptions options = default_options(task);
   const auto json = nlohmann::ordered_json::parse(read_file(path), nullptr, false);
   if (json.is_discarded()) throw FormatError(fmt::format("{}: not JSON", path.string()));
   read_json(options, json, path.string());
@@ -48,7 +48,7 @@ bool RunFiles::can_resume() const { return std::filesystem::exists(options()); }
 
 TrainOptions resolve_options(TaskKind task, const std::string& config, const std::map<std::string, std::string>& flags,
                              bool resume, Observer& observer) {
-  TrainOptions options{.task = task};
+  TrainOptions options = default_options(task);
   // Where the run is decides what it was started with.
   if (!config.empty()) read_toml(options, config);
   if (const auto out = flags.find("out"); out != flags.end()) options.out = out->second;
@@ -60,7 +60,7 @@ TrainOptions resolve_options(TaskKind task, const std::string& config, const std
   const bool goes_on = resume && files.can_resume();
   require(goes_on || !std::filesystem::exists(files.weights()),
           "--out: {} holds a model that was not trained here: nothing to resume", options.out);
-  options = goes_on ? saved_options(task, files.options()) : TrainOptions{.task = task};
+  options = goes_on ? saved_options(task, files.options()) : default_options(task);
   const TrainOptions saved = options;
   if (!config.empty()) read_toml(options, config);
   for (const auto& [name, text] : flags) apply(options, name, text);

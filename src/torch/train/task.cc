@@ -1,5 +1,7 @@
 #include "torch/train/task.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string_view>
 
@@ -33,9 +35,16 @@ std::unique_ptr<TrainingTask> make_task(TrainOptions& options, bool goes_on) {
   switch (options.task) {
     case TaskKind::lm:
       return make_lm_task(options, goes_on);
-    default:
-      throw InvalidArgument("raffia train: this task is not built");
+    case TaskKind::translate:
+      return make_translate_task(options, goes_on);
+    case TaskKind::classify:
+      return make_classify_task(options, goes_on);
+    case TaskKind::image:
+      return make_image_task(options);
+    case TaskKind::recall:
+      return make_recall_task(options);
   }
+  throw InvalidArgument("make_task: a task that is none");
 }
 
 ModelConfig model_config(const TrainOptions& options, Task task) {
@@ -49,6 +58,7 @@ ModelConfig model_config(const TrainOptions& options, Task task) {
           .layers = options.layers,
           .ffn = options.ffn,
           .estimators = estimators,
+          .cross = parse_estimator(options.cross),
           .positions = positions_of(options, estimators),
           .conv = options.conv,
           .head_norm = options.head_norm,
@@ -58,6 +68,16 @@ ModelConfig model_config(const TrainOptions& options, Task task) {
           .span_max = options.span_max,
           .dropout = options.dropout,
           .seed = options.seed};
+}
+
+void check_config(const ModelConfig& config, TrainOptions& options) {
+  try {
+    config.check(fmt::format("raffia train {}", name_of(options.task)));
+  } catch (const FormatError& error) {
+    throw InvalidArgument(error.what());
+  }
+  options.positions = name_of(config.positions);
+  options.pool = config.pool;
 }
 
 void seed_for_weights(const TrainOptions& options) { torch::manual_seed(options.seed); }

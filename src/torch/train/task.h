@@ -70,9 +70,16 @@ class TrainingTask {
 // `options.out`. Throws InvalidArgument, FormatError or IoError that says what is wrong with options or data.
 std::unique_ptr<TrainingTask> make_task(TrainOptions& options, bool goes_on);
 std::unique_ptr<TrainingTask> make_lm_task(TrainOptions& options, bool goes_on);
+std::unique_ptr<TrainingTask> make_translate_task(TrainOptions& options, bool goes_on);
+std::unique_ptr<TrainingTask> make_classify_task(TrainOptions& options, bool goes_on);
+std::unique_ptr<TrainingTask> make_image_task(TrainOptions& options);
+std::unique_ptr<TrainingTask> make_recall_task(TrainOptions& options);
 
 // What all tasks have in common in their models. Tasks add vocabulary, classes and the like.
 ModelConfig model_config(const TrainOptions& options, Task task);
+
+// Throws InvalidArgument where the model cannot be made, and writes what it chose into `options`.
+void check_config(const ModelConfig& config, TrainOptions& options);
 
 // Global generators from the seed, for the weights of a new model.
 void seed_for_weights(const TrainOptions& options);
