@@ -2,14 +2,18 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <cstdio>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "cli/blas.h"
 #include "cli/gnuplot.h"
@@ -78,9 +82,13 @@ void add_option_flags(CLI::App& app, TaskKind task, std::map<std::string, std::s
   }
 }
 
+constexpr size_t kMetricsInWords = 4;  // recall has dozens, and a table for them
+
 std::string in_words(const train::Metrics& metrics) {
   std::vector<std::string> parts;
-  for (const auto& [name, value] : metrics) parts.push_back(fmt::format("{} {:.4g}", name, value));
+  for (const auto& [name, value] : std::span(metrics).first(std::min(kMetricsInWords, metrics.size()))) {
+    parts.push_back(fmt::format("{} {:.4g}", name, value));
+  }
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
@@ -139,6 +147,21 @@ std::string_view name_of(train::End end) {
   return end == train::End::complete ? "complete" : end == train::End::patience ? "patience" : "interrupted";
 }
 
+// Accuracies by number of pairs and distance, which recall names "accuracy_pairs16_distance64".
+void print_recall(const train::Metrics& metrics) {
+  const TableColumn columns[] = {
+      {"pairs", Style::key}, {"distance", Style::key}, {"accuracy", Style::measured, [](const Json& value) {
+                                                          return fmt::format("{:.3f}", value.get<double>());
+                                                        }}};
+  std::vector<TableRow> rows;
+  for (const auto& [name, value] : metrics) {
+    long long pairs = 0, distance = 0;
+    if (std::sscanf(name.c_str(), "accuracy_pairs%lld_distance%lld", &pairs, &distance) == 2)
+      rows.push_back({pairs, distance, value});
+  }
+  print_table(columns, rows, Format::markdown, std::cout);
+}
+
 void print_summary(const train::Summary& summary, const TrainOptions& options, bool json) {
   if (json) {
     std::cout << Json{{"task", train::name_of(options.task)},
@@ -157,6 +180,7 @@ void print_summary(const train::Summary& summary, const TrainOptions& options, b
     return;
   }
   std::cout << fmt::format("{}: step {}, {}\n", options.out, summary.best_step, in_words(summary.valid));
+  if (options.task == TaskKind::recall) print_recall(summary.valid);
   if (!summary.test.empty()) std::cout << fmt::format("test: {}\n", in_words(summary.test));
 }
 

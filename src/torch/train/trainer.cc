@@ -86,8 +86,11 @@ class Run {
         eval_every_(every(options.eval_every, steps_)),
         checkpoint_every_(every(options.checkpoint_every, steps_)) {
     store_.remove_unfinished();
-    const bool restored = options.resume && restore();
-    if (!restored) begin();
+    if (!options.resume || !restore()) {
+      task_.save(files_.directory);
+      save_model_config(task_.model().config(), files_.config());
+    }
+    write_file(files_.options(), to_json(options_).dump(2) + "\n");  // last: it says that the rest is there
     log_ = std::make_unique<RunLog>(files_.log(), progress_.step);
   }
 
@@ -96,25 +99,22 @@ class Run {
     observer_.started(progress_.step, steps_);
     const auto interrupted = [&] { return stop != nullptr && stop->load(); };
     const auto out_of_patience = [&] { return options_.patience > 0 && progress_.evaluations_since_best >= options_.patience; };
-    while (progress_.step < steps_ && !out_of_patience() && !interrupted()) {
-      step();
-      const bool is_last = progress_.step == steps_;
-      if (progress_.step % options_.log_every == 0 || is_last) write_log();
-      if (progress_.step % eval_every_ == 0 || is_last) evaluate();
-      if (progress_.step % checkpoint_every_ == 0 || is_last || out_of_patience() || interrupted()) checkpoint();
+    try {
+      while (progress_.step < steps_ && !out_of_patience() && !interrupted()) {
+        step();
+        const bool is_last = progress_.step == steps_;
+        if (progress_.step % options_.log_every == 0 || is_last) write_log();
+        if (progress_.step % eval_every_ == 0 || is_last) evaluate();
+        if (progress_.step % checkpoint_every_ == 0 || is_last || out_of_patience() || interrupted()) checkpoint();
+      }
+    } catch (const IoError& error) {  // a full disk
+      throw IoError(fmt::format("step {}: {}; {}", progress_.step, error.what(), last_checkpoint()));
     }
     return summary(progress_.step == steps_ ? End::complete : out_of_patience() ? End::patience : End::interrupted);
   }
 
  private:
   double elapsed() const { return earlier_seconds_ + seconds_since(start_); }
-
-  // A new run: all that a model directory needs but the weights. Options come last: they say that the rest is there.
-  void begin() {
-    task_.save(files_.directory);
-    save_model_config(task_.model().config(), files_.config());
-    write_file(files_.options(), to_json(options_).dump(2) + "\n");
-  }
 
   bool restore() {
     for (const int64_t step : store_.steps()) {
@@ -140,8 +140,8 @@ class Run {
   void restore(int64_t step, const ordered_json& facts) {
     const fs::path directory = store_.path(step);
     try {
-      refuse_others(facts.at("tokenizer"), task_.fingerprints().tokenizer, "tokenizer", directory);
-      refuse_others(facts.at("data"), task_.fingerprints().data, "data", directory);
+      refuse_others(facts.at("tokenizer"), task_.fingerprints().tokenizer, "another tokenizer", directory);
+      refuse_others(facts.at("data"), task_.fingerprints().data, "other data", directory);
       progress_.step = facts.at("step");
       progress_.tokens = facts.at("tokens");
       progress_.seconds = earlier_seconds_ = facts.at("seconds");
@@ -169,9 +169,8 @@ class Run {
   static void refuse_others(const ordered_json& before, uint64_t now, std::string_view what, const fs::path& directory) {
     const std::string found = fmt::format("{:016x}", now);
     if (before == found) return;
-    throw FormatError(
-        fmt::format("{}: was written with other {} (fingerprint {}, now {}): go on with the same, or start a new run",
-                    directory.string(), what, before.get<std::string>(), found));
+    throw FormatError(fmt::format("{}: was written with {} (fingerprint {}, now {}): go on with the same, or start a new run",
+                                  directory.string(), what, before.get<std::string>(), found));
   }
 
   void step() {
@@ -299,12 +298,7 @@ class Run {
       save_tensors(directory / "carried.safetensors", task_.carried());
       save_tensors(directory / "generator.safetensors", {{"cpu", at::detail::getDefaultCPUGenerator().get_state()}});
     };
-    try {
-      store_.write(progress_.step, write_files, std::move(facts));
-    } catch (const Error& error) {
-      throw IoError(
-          fmt::format("step {}: the checkpoint could not be written: {}; {}", progress_.step, error.what(), last_checkpoint()));
-    }
+    store_.write(progress_.step, write_files, std::move(facts));
     store_.remove_all_but(options_.keep);
   }
 
