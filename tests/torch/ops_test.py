@@ -85,13 +85,15 @@ class Gradients(unittest.TestCase):
     def test_gradcheck_of_every_op(self):
         for name, (_, names, constants, _, outputs) in OPS.items():
             with self.subTest(name):
-                tensors = case(13)
+                tensors = case(9)
                 moving = [n for n in names if n not in constants]
-                valid = torch.rand(B, 13) > 0.2
+                valid = torch.rand(B, 9) > 0.2
                 valid[:, 0] = True
 
                 def run(*values):
-                    result = call(name, {**tensors, **dict(zip(moving, values))}, valid=valid)[:outputs]
+                    result = list(call(name, {**tensors, **dict(zip(moving, values))}, valid=valid)[:outputs])
+                    # Outputs of masked tokens have no gradient in some ops: nobody reads them.
+                    result[0] = result[0] * valid[:, :, None, None]
                     # Mass and log decay, the last of a state, are constants to gradients.
                     return tuple(r if i == 0 else r[..., :-2] for i, r in enumerate(result))
 
