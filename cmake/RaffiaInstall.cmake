@@ -1,7 +1,7 @@
 # Headers, library, command, and the two ways to find them: find_package(raffia) and pkg-config raffia.
 include(CMakePackageConfigHelpers)
 
-install(TARGETS raffia_core EXPORT raffiaTargets)
+install(TARGETS raffia_core raffia_runtime EXPORT raffiaTargets)
 install(DIRECTORY include/raffia DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 if(RAFFIA_BUILD_CLI)
   install(TARGETS raffia_cli)

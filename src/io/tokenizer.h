@@ -42,6 +42,9 @@ std::unique_ptr<Tokenizer> train_tokenizer(const TokenizerSpec& spec, std::span<
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory);  // throws IoError, FormatError
 
+// The same over the text of tokenizer.json; a SentencePiece model is read from `directory`.
+std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view text, const std::filesystem::path& directory);
+
 }  // namespace raffia
 
 #endif  // RAFFIA_IO_TOKENIZER_H_

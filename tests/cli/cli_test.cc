@@ -114,8 +114,8 @@ TEST_F(Cli, VersionIsANumberOnStdout) {
 
 TEST_F(Cli, BadUsageExitsWithTwoAndSaysWhy) {
   expect_refused("", "subcommand is required");
-  expect_refused("frobnicate", "'frobnicate' is not a command, expected one of bench, approx, info");
-  expect_refused("bench frobnicate", "'frobnicate' is not a command, expected one of attention, decode");
+  expect_refused("frobnicate", "'frobnicate' is not a command, expected one of bench, approx, train, eval, info");
+  expect_refused("bench frobnicate", "'frobnicate' is not a command, expected one of attention, decode, train");
   expect_refused("info --frobnicate", "--frobnicate");
   expect_refused("info extra", "extra");
   expect_refused("bench attention --frobnicate", "--frobnicate");

@@ -1,0 +1,101 @@
+#include "cli/program.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "raffia/version.h"
+
+namespace raffia::cli {
+namespace {
+
+constexpr int kSuccess = 0;
+constexpr int kFailure = 1;
+constexpr int kBadUsage = 2;
+
+std::string footer(const char* example) { return fmt::format("Example:\n  {}", example); }
+
+// The innermost subcommand that was named, whose help fits an error best.
+const CLI::App& innermost(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  return chosen.empty() ? app : innermost(*chosen.front());
+}
+
+std::string full_name(const CLI::App& app) {
+  return app.get_parent() == nullptr ? app.get_name() : full_name(*app.get_parent()) + " " + app.get_name();
+}
+
+// The first word that should name a subcommand of `app` and does not; CLI11 would only say that one is missing.
+std::optional<std::string> unknown_command(const CLI::App& app, std::span<char* const> arguments) {
+  const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
+  if (commands.empty() || arguments.empty() || arguments[0][0] == '-') return std::nullopt;
+  std::vector<std::string> names;
+  for (const CLI::App* command : commands) {
+    if (command->get_name() == arguments[0]) return unknown_command(*command, arguments.subspan(1));
+    names.push_back(command->get_name());
+  }
+  return fmt::format("'{}' is not a command, expected one of {}", arguments[0], fmt::join(names, ", "));
+}
+
+int bad_usage(const CLI::App& app, const std::string& message) {
+  const std::string name = full_name(innermost(app));
+  fmt::print(stderr, "{}: {}\nSee '{} --help'.\n", name, message, name);
+  return kBadUsage;
+}
+
+int run(const Program& program, int argc, char** argv) {
+  CLI::App app{program.description, program.name};
+  app.set_version_flag("--version", raffia::version());
+  app.require_subcommand(1);
+  app.footer(footer(program.example));
+  for (const Group& group : program.groups) {
+    app.add_subcommand(group.name, group.description)->require_subcommand(1)->footer(footer(group.example));
+  }
+  std::vector<std::pair<const CLI::App*, Run>> commands;
+  for (const Command& command : program.commands) {
+    CLI::App& parent = command.group == nullptr ? app : *app.get_subcommand(command.group);
+    CLI::App& subcommand = *parent.add_subcommand(command.name, command.description);
+    subcommand.footer(footer(command.example));
+    commands.emplace_back(&subcommand, command.add(subcommand));
+  }
+
+  try {
+    if (const auto message = unknown_command(app, std::span(argv, static_cast<size_t>(argc)).subspan(1)))
+      throw UsageError(*message);
+    app.parse(argc, argv);
+    for (const auto& [subcommand, run_command] : commands) {
+      if (subcommand->parsed()) run_command();
+    }
+  } catch (const CLI::Success& request) {  // --help, --version
+    return app.exit(request);
+  } catch (const CLI::Error& error) {
+    return bad_usage(app, error.what());
+  } catch (const UsageError& error) {
+    return bad_usage(app, error.what());
+  }
+  std::cout.flush();
+  if (!std::cout) {
+    fmt::print(stderr, "{}: stdout could not be written\n", program.name);
+    return kFailure;
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+int run_program(const Program& program, int argc, char** argv) {
+  try {
+    return run(program, argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: {}\n", program.name, error.what());
+    return kFailure;
+  }
+}
+
+}  // namespace raffia::cli

@@ -1,0 +1,125 @@
+#include "io/json_fields.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "raffia/error.h"
+
+namespace raffia {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kDeepest = 8;
+
+std::string describe(const Json& value) {
+  if (value.is_array() || value.is_object() || value.is_string()) return fmt::format("a value of type {}", value.type_name());
+  return value.dump();
+}
+
+// Sees keys that come twice, of which a tree would keep the last.
+class StrictKeys {
+ public:
+  explicit StrictKeys(std::string_view where) : where_(where) {}
+
+  bool operator()(int depth, Json::parse_event_t event, Json& value) {
+    if (depth > kDeepest) throw FormatError(fmt::format("{}: nested deeper than {} levels", where_, kDeepest));
+    if (event == Json::parse_event_t::object_start) keys_.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys_.pop_back();
+    if (event == Json::parse_event_t::key && !keys_.back().insert(value.get<std::string>()).second) {
+      throw FormatError(fmt::format("{}: field {} comes twice", where_, value.dump(-1, ' ', true)));
+    }
+    return true;
+  }
+
+ private:
+  std::string_view where_;
+  std::vector<std::set<std::string>> keys_;
+};
+
+}  // namespace
+
+JsonFields::JsonFields(Json object, std::string_view where) : object_(std::move(object)), where_(where) {}
+
+JsonFields JsonFields::parse(std::string_view text, std::string_view where) {
+  StrictKeys strict(where);
+  try {
+    Json object =
+        Json::parse(text, [&strict](int depth, Json::parse_event_t event, Json& value) { return strict(depth, event, value); });
+    if (!object.is_object()) throw FormatError(fmt::format("{}: is {}, expected a JSON object", where, describe(object)));
+    return JsonFields(std::move(object), where);
+  } catch (const Json::exception& error) {
+    throw FormatError(fmt::format("{}: is not JSON that can be read: {}", where, error.what()));
+  }
+}
+
+bool JsonFields::has(std::string_view name) const { return object_.contains(std::string(name)); }
+
+void JsonFields::refuse(std::string_view name, std::string_view what) const {
+  throw FormatError(fmt::format("{}: field \"{}\" {}", where_, name, what));
+}
+
+const Json& JsonFields::take(std::string_view name) {
+  const auto found = object_.find(std::string(name));
+  if (found == object_.end()) refuse(name, "is missing");
+  taken_.emplace(name);
+  return *found;
+}
+
+int64_t JsonFields::integer(std::string_view name, int64_t least, int64_t most) {
+  const Json& value = take(name);
+  const bool fits = value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{INT64_MAX});
+  if (!fits || value.get<int64_t>() < least || value.get<int64_t>() > most) {
+    refuse(name, fmt::format("is {}, expected an integer of {} to {}", describe(value), least, most));
+  }
+  return value.get<int64_t>();
+}
+
+uint64_t JsonFields::unsigned_integer(std::string_view name) {
+  const Json& value = take(name);
+  if (!value.is_number_unsigned()) refuse(name, fmt::format("is {}, expected an integer of 0 to 2^64 - 1", describe(value)));
+  return value.get<uint64_t>();
+}
+
+double JsonFields::number(std::string_view name, double least, double most) {
+  const Json& value = take(name);
+  if (!value.is_number() || !(value.get<double>() >= least && value.get<double>() <= most)) {
+    refuse(name, fmt::format("is {}, expected a number of {} to {}", describe(value), least, most));
+  }
+  return value.get<double>();
+}
+
+bool JsonFields::truth(std::string_view name) {
+  const Json& value = take(name);
+  if (!value.is_boolean()) refuse(name, fmt::format("is {}, expected true or false", describe(value)));
+  return value.get<bool>();
+}
+
+std::string JsonFields::string(std::string_view name) {
+  const Json& value = take(name);
+  if (!value.is_string()) refuse(name, fmt::format("is {}, expected a string", describe(value)));
+  return value.get<std::string>();
+}
+
+std::vector<std::string> JsonFields::strings(std::string_view name) {
+  const Json& value = take(name);
+  if (!value.is_array()) refuse(name, fmt::format("is {}, expected a list of strings", describe(value)));
+  std::vector<std::string> result;
+  result.reserve(value.size());
+  for (const Json& entry : value) {
+    if (!entry.is_string()) refuse(name, fmt::format("holds {} at place {}, expected strings", describe(entry), result.size()));
+    result.push_back(entry.get<std::string>());
+  }
+  return result;
+}
+
+void JsonFields::expect_no_more() const {
+  for (const auto& [name, value] : object_.items()) {
+    if (!taken_.contains(name)) {
+      throw FormatError(fmt::format("{}: field {} is not known here", where_, Json(name).dump(-1, ' ', true)));
+    }
+  }
+}
+
+}  // namespace raffia

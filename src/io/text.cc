@@ -1,0 +1,93 @@
+#include "io/text.h"
+
+#include <fmt/format.h>
+
+#include <span>
+
+#include "io/file.h"
+#include "raffia/error.h"
+
+namespace raffia {
+namespace {
+
+bool is_continuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
+
+}  // namespace
+
+// Table 3-7 of the Unicode standard: after some lead bytes the second one
+// has a narrower range, which rules out overlong forms, surrogates and what is above U+10FFFF.
+size_t valid_character_size(std::string_view bytes, size_t at) {
+  const auto byte = [bytes](size_t i) { return i < bytes.size() ? static_cast<unsigned char>(bytes[i]) : 0U; };
+  const unsigned lead = byte(at);
+  if (lead < 0x80) return lead == 0 ? 0 : 1;
+  if (lead < 0xC2 || lead > 0xF4) return 0;
+  const unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  const unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  const unsigned second = byte(at + 1);
+  if (second < low || second > high) return 0;
+  const size_t size = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  for (size_t i = 2; i < size; ++i) {
+    if (!is_continuation(static_cast<unsigned char>(byte(at + i)))) return 0;
+  }
+  return size;
+}
+
+std::string read_file(const std::filesystem::path& path, uint64_t limit) {
+  File file = File::open_to_read(path);
+  const uint64_t size = file.size();
+  if (size > limit) {
+    throw FormatError(fmt::format("{}: has {} bytes, expected at most {}", path.string(), grouped(size), grouped(limit)));
+  }
+  std::string bytes(size, '\0');
+  bytes.resize(file.read(std::as_writable_bytes(std::span(bytes))));
+  return bytes;
+}
+
+void write_file(const std::filesystem::path& path, std::string_view bytes) {
+  ReplacementFile file(path);
+  file.write(std::as_bytes(std::span(bytes)));
+  file.commit();
+}
+
+std::string read_text_file(const std::filesystem::path& path) {
+  std::string text = read_file(path);
+  if (text.empty()) throw FormatError(fmt::format("{}: is empty, expected text", path.string()));
+  if (const auto why = why_not_text(text)) throw FormatError(fmt::format("{}: {}", path.string(), *why));
+  return text;
+}
+
+std::optional<size_t> first_byte_not_text(std::string_view bytes) {
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t size = valid_character_size(bytes, at);
+    if (size == 0) return at;
+    at += size;
+  }
+  return {};
+}
+
+std::optional<std::string> why_not_text(std::string_view bytes) {
+  const auto at = first_byte_not_text(bytes);
+  if (!at) return {};
+  return fmt::format("byte {} is not UTF-8 text{}: is this a binary file? (--tokenizer byte takes any bytes)", grouped(*at),
+                     bytes[*at] == '\0' ? " but zero" : "");
+}
+
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string_view line = text.substr(begin, end - begin);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    lines.push_back(line);
+    begin = end + 1;
+  }
+  return lines;
+}
+
+std::string grouped(uint64_t number) {
+  std::string digits = fmt::format("{}", number);
+  for (size_t at = digits.size(); at > 3;) digits.insert(at -= 3, 1, ',');
+  return digits;
+}
+
+}  // namespace raffia

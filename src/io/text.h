@@ -1,0 +1,48 @@
+// Text from files: whole, and checked to be text.
+#ifndef RAFFIA_IO_TEXT_H_
+#define RAFFIA_IO_TEXT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace raffia {
+
+// The whole file, any bytes. Throws IoError, and FormatError for a file of more than `limit` bytes.
+std::string read_file(const std::filesystem::path& path, uint64_t limit = UINT64_MAX);
+
+// Replaces the file whole or leaves it as it was.
+void write_file(const std::filesystem::path& path, std::string_view bytes);
+
+// The whole file, which is UTF-8 without zero bytes and not empty. Throws IoError, and FormatError that says where it is not.
+std::string read_text_file(const std::filesystem::path& path);
+
+// The offset of the first byte that is not part of valid UTF-8 (no surrogates, nothing overlong, at most U+10FFFF), or that is
+// zero; nothing for text.
+std::optional<size_t> first_byte_not_text(std::string_view bytes);
+
+// Why these bytes are not text, to follow the name of where they are from: "byte 1,024 is not UTF-8 text: ..."; nothing for text.
+std::optional<std::string> why_not_text(std::string_view bytes);
+
+// Bytes of the valid UTF-8 character, other than zero, that begins at bytes[at]; 0: there is none.
+size_t valid_character_size(std::string_view bytes, size_t at);
+
+// The same for text that is known to be valid.
+constexpr size_t character_size(std::string_view text, size_t at) {
+  const auto lead = static_cast<unsigned char>(text[at]);
+  return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+}
+
+// Lines without their ends (\n or \r\n). A last line without an end counts; nothing after the last end does not.
+std::vector<std::string_view> lines_of(std::string_view text);
+
+// 1234567 -> "1,234,567".
+std::string grouped(uint64_t number);
+
+}  // namespace raffia
+
+#endif  // RAFFIA_IO_TEXT_H_

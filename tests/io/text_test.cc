@@ -1,0 +1,58 @@
+#include "io/text.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "raffia/error.h"
+#include "support/refusal.h"
+#include "support/temporary_directory.h"
+
+namespace raffia {
+namespace {
+
+// The borders of Table 3-7 of the Unicode standard.
+TEST(Text, FirstByteThatIsNotTextIsFound) {
+  EXPECT_EQ(first_byte_not_text("plain, \xC3\xA9, \xE2\x82\xAC, \xF0\x9F\x8C\xB1\n"), std::nullopt);
+  EXPECT_EQ(first_byte_not_text("\xC2\x80 \xDF\xBF \xE0\xA0\x80 \xED\x9F\xBF \xEE\x80\x80 \xEF\xBF\xBF"), std::nullopt);
+  EXPECT_EQ(first_byte_not_text("\xF0\x90\x80\x80 \xF4\x8F\xBF\xBF"), std::nullopt);
+  EXPECT_EQ(first_byte_not_text("ab\x80"), 2U);              // a continuation alone
+  EXPECT_EQ(first_byte_not_text("ab\xC1\xBF"), 2U);          // overlong
+  EXPECT_EQ(first_byte_not_text("ab\xE0\x9F\xBF"), 2U);      // overlong
+  EXPECT_EQ(first_byte_not_text("ab\xED\xA0\x80"), 2U);      // a surrogate
+  EXPECT_EQ(first_byte_not_text("ab\xF0\x8F\xBF\xBF"), 2U);  // overlong
+  EXPECT_EQ(first_byte_not_text("ab\xF4\x90\x80\x80"), 2U);  // above U+10FFFF
+  EXPECT_EQ(first_byte_not_text("ab\xE2\x82"), 2U);          // cut off
+  EXPECT_EQ(first_byte_not_text("ab\xE2\x82z"), 2U);
+  EXPECT_EQ(first_byte_not_text(std::string_view("ab\0c", 4)), 2U);
+}
+
+TEST(Text, FileThatIsNotTextIsRefusedByNameAndPlace) {
+  const TemporaryDirectory directory("text_test");
+  const auto bad = directory.write("bad.txt", std::string(1024, 'a') + "\xFF");
+  EXPECT_EQ(refusal<FormatError>([&] { (void)read_text_file(bad); }),
+            bad.string() + ": byte 1,024 is not UTF-8 text: is this a binary file? (--tokenizer byte takes any bytes)");
+  const auto empty = directory.write("empty.txt", "");
+  EXPECT_EQ(refusal<FormatError>([&] { (void)read_text_file(empty); }), empty.string() + ": is empty, expected text");
+  EXPECT_THROW((void)read_text_file(directory.path() / "none.txt"), IoError);
+  EXPECT_THROW((void)read_text_file(directory.path()), IoError);
+  EXPECT_EQ(read_text_file(directory.write("good.txt", "two\nlines\n")), "two\nlines\n");
+}
+
+TEST(Text, LinesEndAtEitherEnd) {
+  const std::vector<std::string_view> expected = {"a", "", "b c", "d"};
+  EXPECT_EQ(lines_of("a\n\nb c\r\nd"), expected);
+  EXPECT_EQ(lines_of("a\n\nb c\r\nd\n"), expected);
+  EXPECT_TRUE(lines_of("").empty());
+}
+
+TEST(Text, NumbersAreGroupedByThousands) {
+  EXPECT_EQ(grouped(0), "0");
+  EXPECT_EQ(grouped(999), "999");
+  EXPECT_EQ(grouped(1024), "1,024");
+  EXPECT_EQ(grouped(123456789), "123,456,789");
+}
+
+}  // namespace
+}  // namespace raffia
