@@ -1,4 +1,4 @@
-// What the benchmarks of attention and of decoding share: flags, shapes, and the run itself.
+// What the benchmarks of attention, decoding and training share: flags, shapes, and the run itself.
 #ifndef RAFFIA_CLI_BENCH_H_
 #define RAFFIA_CLI_BENCH_H_
 
@@ -78,6 +78,8 @@ struct BenchOptions {
 // Registers the flags; `options` holds their defaults and outlives the app.
 void add_bench_flags(CLI::App& app, BenchOptions& options);
 
+void add_format_flags(CLI::App& app, BenchOptions& options);  // --json, --csv, --md: part of the above
+
 // Throws UsageError where flags do not fit together, and caps the ISA.
 void check(BenchOptions& options);
 
@@ -88,6 +90,7 @@ FeatureMap make_map(const BenchShape& shape, Input input);
 struct BenchCase {
   Record record;                                                     // all that is known before measuring
   double flops = 0;                                                  // of one run
+  int64_t tokens = 0;                                                // of one run, where tokens per second are of interest
   bool is_printed = true;                                            // not printed: softmax that only serves ratios
   std::function<std::function<void()>(Executor& executor)> prepare;  // makes its arrays and returns what is timed
 };
