@@ -120,12 +120,6 @@ double total_work(const std::vector<BenchGroup>& groups, int64_t repeats) {
 
 }  // namespace
 
-void add_format_flags(CLI::App& app, BenchOptions& options) {
-  CLI::Option* json = app.add_flag("--json", options.json, "Print JSON, an array of records");
-  CLI::Option* csv = app.add_flag("--csv", options.csv, "Print CSV")->excludes(json);
-  app.add_flag("--md", options.markdown, "Print a Markdown table (default)")->excludes(json)->excludes(csv);
-}
-
 void add_bench_flags(CLI::App& app, BenchOptions& options) {
   BenchShape& shape = options.shape;
   add_names(app, "--ops", kOps, options.ops, "Contenders: softmax, rfa, rfa_gate, hybrid, lara, ra, eva");
@@ -153,7 +147,7 @@ void add_bench_flags(CLI::App& app, BenchOptions& options) {
       ->type_name("NAME");
   app.add_flag("--no-softmax", options.no_softmax, "Do not measure softmax; ratio_to_softmax is null");
   add_positive(app, "--softmax-max-length", options.softmax_max_length, "Measure softmax up to this length only");
-  add_format_flags(app, options);
+  add_format_flags(app, options.output);
 }
 
 void check(BenchOptions& options) {
@@ -236,7 +230,7 @@ std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions
     records[i].gflops = 1e-9 * flops[i] / records[i].seconds;
     records[i].peak_fraction = flops[i] / records[i].seconds / peaks[records[i].threads];
   }
-  print_records(records, options.format(), std::cout);
+  print_records(records, options.output.format(), std::cout);
   return records;
 }
 

@@ -70,15 +70,11 @@ struct BenchOptions {
   bool no_softmax = false;
   int64_t softmax_max_length = 0;
   std::optional<Isa> isa;
-  bool json = false, csv = false, markdown = false;
-
-  Format format() const { return json ? Format::json : csv ? Format::csv : Format::markdown; }
+  FormatFlags output;
 };
 
 // Registers the flags; `options` holds their defaults and outlives the app.
 void add_bench_flags(CLI::App& app, BenchOptions& options);
-
-void add_format_flags(CLI::App& app, BenchOptions& options);  // --json, --csv, --md: part of the above
 
 // Throws UsageError where flags do not fit together, and caps the ISA.
 void check(BenchOptions& options);

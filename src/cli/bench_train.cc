@@ -86,7 +86,7 @@ Run add_bench_train(CLI::App& app) {
   add_positive(app, "--repeats", flags->bench.repeats, "Turns of each contender; the best counts");
   add_seed(app, "--seed", shape.seed, "Seed of the data and the maps");
   add_positive(app, "--torch-max-length", flags->torch_max_length, "Measure torch_softmax up to this length only");
-  add_format_flags(app, flags->bench);
+  add_format_flags(app, flags->bench.output);
   return [flags] { run(*flags); };
 }
 

@@ -5,11 +5,10 @@
 #include <numbers>
 
 #include "core/check.h"
+#include "torch/train/data.h"
 
 namespace raffia::train {
 namespace {
-
-constexpr int64_t kIgnored = -100;  // targets that are not counted
 
 bool is_white(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
@@ -127,10 +126,10 @@ NllScore score_lm(nn::LanguageModelImpl& model, std::span<const int32_t> ids, co
 NllScore score_hidden(nn::LanguageModelImpl& model, const Tensor& hidden, const Tensor& targets, int64_t part) {
   const torch::NoGradGuard no_grad;
   const Tensor rows = hidden.flatten(0, 1), wanted = targets.flatten();  // [B T, E], [B T]
-  NllScore score{.tokens = wanted.ne(kIgnored).sum().item<int64_t>()};
+  NllScore score{.tokens = wanted.ne(kIgnore).sum().item<int64_t>()};
   for (int64_t begin = 0; begin < rows.size(0); begin += part) {
     const Tensor logits = model.logits(rows.slice(0, begin, begin + part));
-    const auto options = torch::nn::functional::CrossEntropyFuncOptions().ignore_index(kIgnored).reduction(torch::kNone);
+    const auto options = torch::nn::functional::CrossEntropyFuncOptions().ignore_index(kIgnore).reduction(torch::kNone);
     const Tensor losses = torch::nn::functional::cross_entropy(logits, wanted.slice(0, begin, begin + part), options);
     score.nll += losses.sum(at::kDouble).item<double>();
   }

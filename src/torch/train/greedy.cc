@@ -1,7 +1,6 @@
 // Greedy translation, in batches of sentences of similar lengths.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "core/check.h"
 #include "io/tokenizer.h"
@@ -13,15 +12,14 @@ namespace {
 using Sentence = std::vector<int32_t>;
 using Order = std::vector<size_t>;
 
-// [B, S], padded; the way PairBatches hands sources to a model: tokens, then the end.
+// [B, S], padded as PairBatches pads.
 Tensor padded(std::span<const Sentence> sources, std::span<const size_t> chosen) {
   size_t longest = 0;
   for (const size_t i : chosen) longest = std::max(longest, sources[i].size());
-  Tensor batch =
-      torch::full({static_cast<int64_t>(chosen.size()), static_cast<int64_t>(longest) + 1}, Tokenizer::kPad, at::kLong);
+  Tensor batch = torch::full({static_cast<int64_t>(chosen.size()), static_cast<int64_t>(longest)}, Tokenizer::kPad, at::kLong);
   for (size_t b = 0; b < chosen.size(); ++b) {
     int64_t* to = batch[static_cast<int64_t>(b)].data_ptr<int64_t>();
-    *std::copy(sources[chosen[b]].begin(), sources[chosen[b]].end(), to) = Tokenizer::kEnd;
+    std::copy(sources[chosen[b]].begin(), sources[chosen[b]].end(), to);
   }
   return batch;
 }
@@ -51,8 +49,10 @@ std::vector<Sentence> translate_batch(nn::TranslatorImpl& model, const Tensor& s
 std::vector<Sentence> translate_greedily(nn::TranslatorImpl& model, std::span<const Sentence> sources, const Decoding& decoding) {
   require(decoding.batch >= 1, "translate_greedily: batch is {}, expected at least 1", decoding.batch);
   const EvaluationMode evaluation(model);
-  Order order(sources.size());
-  std::iota(order.begin(), order.end(), size_t{0});
+  Order order;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (!sources[i].empty()) order.push_back(i);  // nothing to say of nothing
+  }
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return sources[a].size() > sources[b].size(); });
 
   std::vector<Sentence> translations(sources.size());
@@ -65,7 +65,7 @@ std::vector<Sentence> translate_greedily(nn::TranslatorImpl& model, std::span<co
     }
     std::vector<Sentence> found = translate_batch(model, padded(sources, chosen), most_tokens);
     for (size_t b = 0; b < chosen.size(); ++b) translations[chosen[b]] = std::move(found[b]);
-    if (decoding.progress) decoding.progress(static_cast<int64_t>(begin + chosen.size()), static_cast<int64_t>(sources.size()));
+    if (decoding.progress) decoding.progress(static_cast<int64_t>(begin + chosen.size()), static_cast<int64_t>(order.size()));
   }
   return translations;
 }
