@@ -5,12 +5,13 @@
 #include <vector>
 
 #include "core/check.h"
+#include "estimators/estimator_options.h"
 #include "raffia/estimator.h"
 
 namespace raffia {
 namespace {
 
-// Fields that all options of ops have.
+// What the caller says of the call itself.
 template <class Options>
 Options with_common(Options op, const AttendOptions& options) {
   op.layout = options.layout;
@@ -18,25 +19,10 @@ Options with_common(Options op, const AttendOptions& options) {
   op.executor = options.executor;
   return op;
 }
-
-// Where random numbers come from.
 template <class Options>
-Options with_stream(Options op, const Estimator& estimator) {
-  op.seed = estimator.seed;
-  op.layer = estimator.layer;
-  op.draw = estimator.draw;
-  return op;
-}
-
-Report attend_softmax(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
-  const bool is_local = estimator.kind == EstimatorKind::window;
-  softmax_attention(inputs.q, inputs.k, inputs.v, out,
-                    with_common(SoftmaxOptions{.causal = options.causal,
-                                               .window = is_local ? estimator.window : 0,
-                                               .before = is_local ? estimator.before : 0,
-                                               .scale = options.scale},
-                                options));
-  return {};
+Options with_scale(Options op, const AttendOptions& options) {
+  op.scale = options.scale;
+  return with_common(op, options);
 }
 
 // The states of the causal linear ops: one entry per sequence.
@@ -57,57 +43,6 @@ Report attend_linear(const Estimator& estimator, const AttendInputs& inputs, Mut
   return gated_attention(q, k, v, inputs.gate_logits, map, state, out, op);
 }
 
-// Positive features in log space are LARA whose proposals know nothing of the tokens.
-Report attend_lara(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
-  const bool is_rfa = estimator.kind == EstimatorKind::rfa;
-  const LaraOptions op{.samples = estimator.samples.value_or(64),
-                       .samples_per_proposal = estimator.per_proposal,
-                       .proposals = is_rfa ? Proposals::standard : estimator.proposals,
-                       .weights = estimator.weights,
-                       .mis_opt_strength = estimator.strength,
-                       .mean = estimator.mean,
-                       .draws = estimator.draws,
-                       .scale = options.scale};
-  lara_attention(inputs.q, inputs.k, inputs.v, out, with_common(with_stream(op, estimator), options));
-  return {};
-}
-
-Report attend_causal_lara(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
-  const CausalLaraOptions op{.window = estimator.window,
-                             .chunk = estimator.chunk,
-                             .samples = estimator.samples.value_or(128),
-                             .samples_per_proposal = estimator.per_proposal,
-                             .streaming = estimator.streaming,
-                             .draws = estimator.draws,
-                             .scale = options.scale};
-  causal_lara_attention(inputs.q, inputs.k, inputs.v, nullptr, out, with_common(with_stream(op, estimator), options));
-  return {};
-}
-
-Report attend_causal_eva(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
-  const CausalEvaOptions op{.window = estimator.window,
-                            .chunk = estimator.chunk,
-                            .summaries = estimator.samples.value_or(256),
-                            .features = estimator.features,
-                            .decay = estimator.decay,
-                            .draws = estimator.draws,
-                            .scale = options.scale};
-  causal_eva_attention(inputs.q, inputs.k, inputs.v, nullptr, out, with_common(with_stream(op, estimator), options));
-  return {};
-}
-
-Report attend_eva(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
-  const EvaOptions op{.samples = estimator.samples.value_or(64), .window = estimator.window, .scale = options.scale};
-  eva_attention(inputs.q, inputs.k, inputs.v, out, with_common(op, options));
-  return {};
-}
-
-Report attend_ra(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
-  const RaOptions op{.draws = estimator.samples.value_or(1), .causal = options.causal, .scale = options.scale};
-  ra_attention(inputs.q, inputs.k, inputs.v, out, with_common(with_stream(op, estimator), options));
-  return {};
-}
-
 Report attend_hybrid(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
   constexpr float kLogScale = -2;
   const std::vector<float> log_scale(static_cast<size_t>(inputs.q.extent(2)), kLogScale);
@@ -123,8 +58,25 @@ Report attend_hybrid(const Estimator& estimator, const AttendInputs& inputs, Mut
   std::optional<FeatureMap> own;
   const FeatureMap& map =
       inputs.map != nullptr ? *inputs.map : own.emplace(estimator.make_map(folded.extent(3), folded.extent(2)));
-  return hybrid_attention(op_inputs, map, nullptr, out,
-                          with_common(HybridOptions{.window = estimator.window, .scale = options.scale}, options));
+  return hybrid_attention(op_inputs, map, nullptr, out, with_scale(hybrid_options(estimator), options));
+}
+
+// What samples keys or sees them all, which knows no clamps.
+void attend_sampled(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
+  const View4 q = inputs.q, k = inputs.k, v = inputs.v;
+  switch (estimator.kind) {
+    case EstimatorKind::ra:
+      return ra_attention(q, k, v, out, with_scale(ra_options(estimator, options.causal), options));
+    case EstimatorKind::eva:
+      if (!options.causal) return eva_attention(q, k, v, out, with_scale(eva_options(estimator), options));
+      return causal_eva_attention(q, k, v, nullptr, out, with_scale(causal_eva_options(estimator), options));
+    case EstimatorKind::rfa:
+    case EstimatorKind::lara:
+      if (!options.causal) return lara_attention(q, k, v, out, with_scale(lara_options(estimator), options));
+      return causal_lara_attention(q, k, v, nullptr, out, with_scale(causal_lara_options(estimator), options));
+    default:
+      return softmax_attention(q, k, v, out, with_scale(softmax_options(estimator, options.causal), options));
+  }
 }
 
 // `estimator` without the fields that this form of it does not use. (Where random numbers come from may always be said.)
@@ -159,23 +111,17 @@ Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 o
   require(!is_gated || !inputs.gate_logits.absent(), "attend: gate_logits is absent, expected [B, T, G] ({} decays by them)",
           name_of(estimator.kind));
   switch (estimator.kind) {
-    case EstimatorKind::softmax:
-    case EstimatorKind::window:
-      return attend_softmax(estimator, inputs, out, options);
     case EstimatorKind::rfa:
-      return estimator.log ? attend_lara(estimator, inputs, out, options) : attend_linear(estimator, inputs, out, options);
     case EstimatorKind::rfa_gate:
-      return attend_linear(estimator, inputs, out, options);
+      if (!estimator.log) return attend_linear(estimator, inputs, out, options);
+      break;
     case EstimatorKind::hybrid:
       return attend_hybrid(estimator, inputs, out, options);
-    case EstimatorKind::lara:
-      return options.causal ? attend_causal_lara(estimator, inputs, out, options) : attend_lara(estimator, inputs, out, options);
-    case EstimatorKind::eva:
-      return options.causal ? attend_causal_eva(estimator, inputs, out, options) : attend_eva(estimator, inputs, out, options);
-    case EstimatorKind::ra:
-      return attend_ra(estimator, inputs, out, options);
+    default:
+      break;
   }
-  throw InvalidArgument(fmt::format("attend: kind is {}, expected one of the estimators", static_cast<int>(estimator.kind)));
+  attend_sampled(estimator, inputs, out, options);
+  return {};
 }
 
 }  // namespace raffia

@@ -1,17 +1,20 @@
 // Attention modules in the manner of torch::nn: one interface, one factory, every estimator.
 //
-//   auto attention = raffia::nn::make_attention({.embed_dim = 256, .num_heads = 4, .estimator = parse_estimator("rfa_gate"),
-//   .causal = true}); at::Tensor y = attention->forward(x);                    // x [B, T, E] -> [B, T, E], from empty memory
-//   raffia::nn::AttentionState state;                        // empty memory
-//   y = attention->forward(x, {.state = &state});            // any number of tokens a call: a whole text, a chunk, one token
+//   auto attention = raffia::nn::make_attention({.embed_dim = 256, .num_heads = 4,
+//                                                .estimator = raffia::parse_estimator("rfa_gate"), .causal = true});
+//   at::Tensor y = attention->forward(x);           // x [B, T, E] -> [B, T, E], from empty memory
+//   raffia::nn::AttentionState state;               // empty memory
+//   y = attention->forward(x, {.state = &state});   // any number of tokens a call: a whole text, a chunk, one token
 //
 // Masks have the polarity of torch.nn.MultiheadAttention: in key_padding_mask, True means "ignore this key".
+// Parameters and buffers by name and shape: docs/model-format.md.
 #ifndef RAFFIA_TORCH_NN_H_
 #define RAFFIA_TORCH_NN_H_
 
 #include <torch/torch.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,8 +28,8 @@ using at::Tensor;
 
 struct AttentionOptions {
   int64_t embed_dim = 256;   // E
-  int64_t num_heads = 4;     // H; E / H is the size of a head
-  Estimator estimator = {};  // parse_estimator("rfa_gate")
+  int64_t num_heads = 4;     // H; E / H is the size of a head, d
+  Estimator estimator = {};  // parse_estimator("rfa_gate"); its seed counts, its layer and draw are named below
   bool causal = false;       // self attention that never looks ahead; else self or cross attention
   bool bias = true;          // of the projections
   bool rotary = false;       // rotary positions on q and k (hybrid: on the exact part only)
@@ -35,23 +38,23 @@ struct AttentionOptions {
   bool head_norm = false;             // RMS norm, with a weight, of each head's output
   bool learned_sigma = true;          // random maps
   int64_t pool = 200;                 // matrices that training draws from; 0: the fixed one, always
-  double span_min = 0, span_max = 0;  // gates, see ModelConfig; 0: by estimator
+  double span_min = 0, span_max = 0;  // gates: spans 1 / (1 - g) of the heads at first; 0: 2..256, hybrid 16..512
   uint32_t layer = 0;                 // names the stream of random numbers, with estimator.seed
 };
 
 // What a causal attention remembers between calls. Empty at first; B comes first in every tensor.
 struct AttentionState {
-  Tensor memory;         // state of the estimator; undefined: empty
-  Tensor keys, values;   // softmax and window: what is still visible, [B, T, H, d]
-  Tensor tail;           // inputs of the short convolution that the next token needs, [B, conv - 1, 3 E]
-  int64_t position = 0;  // tokens seen
+  Tensor memory = {};             // state of the estimator; undefined: empty
+  Tensor keys = {}, values = {};  // softmax, window, ra: what is still visible, [B, T, H, d]
+  Tensor tail = {};               // inputs of the short convolution that the next token needs, [B, conv - 1, 3 E]
+  int64_t position = 0;           // tokens seen
 
   AttentionState detached() const;
   AttentionState select(const Tensor& indices) const;  // entry i of the result is entry indices[i]
 };
 
 struct ForwardOptions {
-  Tensor key_padding_mask = {};     // [B, Tk] bool, True: ignore this key
+  Tensor key_padding_mask = {};     // [B, Tk] bool, True: ignore this key. Not together with a state
   AttentionState* state = nullptr;  // causal: read as the past and left as the past of the next call
 };
 
@@ -62,45 +65,188 @@ struct Monitor {
   std::vector<double> spans = {};  // mean 1 / (1 - g) per head; empty without gate
 };
 
+// One sequence whose tokens are split over processes, in order: how an attention learns what the slices before its own hold.
+class SequenceSplit {
+ public:
+  virtual ~SequenceSplit() = default;
+  virtual int64_t position() const = 0;  // tokens in the slices before this one
+  // [B, n, C], the end of this slice -> the end of the slice before; zeros for the first one. Differentiable.
+  virtual Tensor tail_before(const Tensor& tail) = 0;
+  // ops::rfa_gate over the whole sequence; this process has its slice of the inputs and gets its slice of the output.
+  virtual ops::Carried rfa_gate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits,
+                                const ops::Map& map) = 0;
+};
+
 class AttentionImpl : public torch::nn::Module {
  public:
-  explicit AttentionImpl(const AttentionOptions& options);
-
   // query [B, Tq, E], key and value [B, Tk, E] -> [B, Tq, E].
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const ForwardOptions& options = {});
   Tensor forward(const Tensor& x, const ForwardOptions& options = {}) { return forward(x, x, x, options); }
 
   // Training takes matrix `draw` of the pool from now on (any number; taken modulo the pool). Evaluation always uses the one that
   // is stored with the weights.
-  virtual void redraw(uint64_t draw);
+  void redraw(uint64_t draw) { draw_ = draw; }
 
   const AttentionOptions& options() const { return options_; }
-  Monitor monitor() const;
+  virtual Monitor monitor() const;
 
-  // q, k, v of the last forward pass as the estimator saw them, if asked to keep them: for --dump-qkv.
+  // q, k, v of the last forward pass as the estimator saw them, [B, T, H, d], if asked to keep them: for --dump-qkv.
   void keep_qkv(bool keep);
-  std::vector<Tensor> kept_qkv() const;
+  std::vector<Tensor> kept_qkv() const { return kept_qkv_; }
+
+  // From now on forward() gets this process's slice of every sequence. Null: whole sequences again. rfa_gate alone can do it.
+  void split_sequence(std::shared_ptr<SequenceSplit> split);
 
  protected:
-  // Heads split off and positions applied: q [B, Tq, H, d], k, v [B, Tk, H, d] -> [B, Tq, H, d]. `input` is what was projected,
-  // for gates.
+  explicit AttentionImpl(const AttentionOptions& options);
+
+  // Heads split off and positions applied: q [B, Tq, H, d], k, v [B, Tk, H, d] -> [B, Tq, H, d].
   struct Heads {
     Tensor q, k, v;
     Tensor q_plain, k_plain;  // without rotary positions (the same tensors where there are none)
-    Tensor input;             // [B, Tk, E]
+    Tensor input;             // [B, Tk, E], what the keys were projected from: for gates
     Tensor valid;             // [B, Tk] bool, True: takes part; undefined: all
   };
   virtual Tensor attend(const Heads& heads, AttentionState* state) = 0;
 
+  // 0, the fixed draw, in evaluation and without pool; 1 + n % pool in training.
+  uint32_t current_draw() const;
+  // The estimator with the stream of random numbers of this layer and of the current draw.
+  Estimator current_estimator() const;
+
+  int64_t head_dim() const { return options_.embed_dim / options_.num_heads; }
+  SequenceSplit* split() const { return split_.get(); }
+
   AttentionOptions options_;
-  // Projections q_proj, k_proj, v_proj, out_proj; conv_q, conv_k, conv_v; head_norm; written by the implementation.
+  Tensor last_report_;  // of the op: rows, clamped
+
+ private:
+  void check(const Tensor& query, const Tensor& key, const Tensor& value, const ForwardOptions& options) const;
+
+  torch::nn::Linear q_proj_ = nullptr, k_proj_ = nullptr, v_proj_ = nullptr, out_proj_ = nullptr;
+  Tensor conv_q_, conv_k_, conv_v_;  // [E, conv]
+  Tensor head_norm_;                 // [H, d]
+  uint64_t draw_ = 0;
+  bool keeps_qkv_ = false;
+  std::vector<Tensor> kept_qkv_;
+  std::shared_ptr<SequenceSplit> split_;
 };
 
 using Attention = std::shared_ptr<AttentionImpl>;
 
-// RandomFeatureAttention, GatedRandomFeatureAttention, HybridAttention, LaraAttention, EvaAttention, RandomizedAttention or
-// SoftmaxAttention (softmax and window), by options.estimator.kind.
+// One of the classes below, by options.estimator.kind.
 Attention make_attention(const AttentionOptions& options);
+
+// The feature map of an attention: draws and sigma of the random ones, weight and bias of relu. Nothing for identity and elu.
+class AttentionMapImpl : public torch::nn::Module {
+ public:
+  explicit AttentionMapImpl(const AttentionOptions& options);
+  ops::Map tensors(uint32_t draw);  // 0: the stored matrix
+  double mean_sigma() const;   // 0 for maps that are not random
+
+ private:
+  Tensor drawn(uint32_t draw) const;
+
+  AttentionOptions options_;
+  MapKind kind_;
+  Tensor draws_, sigma_;             // [H, D, d], [H, d]
+  Tensor weight_, bias_;             // [H, F, d], [H, F]
+  std::map<uint32_t, Tensor> pool_;  // the draws that training has met
+};
+TORCH_MODULE(AttentionMap);
+
+// kinds softmax and window.
+class SoftmaxAttentionImpl : public AttentionImpl {
+ public:
+  explicit SoftmaxAttentionImpl(const AttentionOptions& options);
+
+ protected:
+  Tensor attend(const Heads& heads, AttentionState* state) override;
+};
+TORCH_MODULE(SoftmaxAttention);
+
+// kind rfa: self, cross, causal.
+class RandomFeatureAttentionImpl : public AttentionImpl {
+ public:
+  explicit RandomFeatureAttentionImpl(const AttentionOptions& options);
+  Monitor monitor() const override;
+
+ protected:
+  Tensor attend(const Heads& heads, AttentionState* state) override;
+
+ private:
+  AttentionMap map_ = nullptr;  // none in log space, which draws its own
+};
+TORCH_MODULE(RandomFeatureAttention);
+
+// What rfa_gate and hybrid share: a map, and a gate per head that reads the input.
+class GatedAttentionImpl : public AttentionImpl {
+ public:
+  Monitor monitor() const override;
+
+ protected:
+  GatedAttentionImpl(const AttentionOptions& options, double span_min, double span_max);
+  Tensor gate_logits(const Heads& heads);  // [B, T, H]
+
+  AttentionMap map_ = nullptr;
+
+ private:
+  torch::nn::Linear gate_ = nullptr;
+  Tensor last_logits_, last_valid_;  // of the last forward pass
+};
+
+// kind rfa_gate.
+class GatedRandomFeatureAttentionImpl : public GatedAttentionImpl {
+ public:
+  explicit GatedRandomFeatureAttentionImpl(const AttentionOptions& options);
+
+ protected:
+  Tensor attend(const Heads& heads, AttentionState* state) override;
+};
+TORCH_MODULE(GatedRandomFeatureAttention);
+
+// kind hybrid.
+class HybridAttentionImpl : public GatedAttentionImpl {
+ public:
+  explicit HybridAttentionImpl(const AttentionOptions& options);
+
+ protected:
+  Tensor attend(const Heads& heads, AttentionState* state) override;
+
+ private:
+  Tensor log_scale_;  // c [H]
+};
+TORCH_MODULE(HybridAttention);
+
+// kind lara: self, cross, causal.
+class LaraAttentionImpl : public AttentionImpl {
+ public:
+  explicit LaraAttentionImpl(const AttentionOptions& options);
+
+ protected:
+  Tensor attend(const Heads& heads, AttentionState* state) override;
+};
+TORCH_MODULE(LaraAttention);
+
+// kind eva: self, causal.
+class EvaAttentionImpl : public AttentionImpl {
+ public:
+  explicit EvaAttentionImpl(const AttentionOptions& options);
+
+ protected:
+  Tensor attend(const Heads& heads, AttentionState* state) override;
+};
+TORCH_MODULE(EvaAttention);
+
+// kind ra: self, cross, causal. A causal call with a state costs as much as attention over all of the past.
+class RandomizedAttentionImpl : public AttentionImpl {
+ public:
+  explicit RandomizedAttentionImpl(const AttentionOptions& options);
+
+ protected:
+  Tensor attend(const Heads& heads, AttentionState* state) override;
+};
+TORCH_MODULE(RandomizedAttention);
 
 }  // namespace raffia::nn
 

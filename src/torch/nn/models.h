@@ -1,5 +1,5 @@
 // The models that raffia trains: pre-norm transformers over any estimator per layer. Made from a ModelConfig, saved as a model
-// directory (config.json, model.safetensors).
+// directory (config.json, model.safetensors): docs/model-format.md.
 #ifndef RAFFIA_TORCH_NN_MODELS_H_
 #define RAFFIA_TORCH_NN_MODELS_H_
 
@@ -11,10 +11,9 @@
 
 #include "io/model_config.h"
 #include "raffia/torch/nn.h"
+#include "torch/nn/stack.h"
 
 namespace raffia::nn {
-
-using ModelState = std::vector<AttentionState>;  // one per causal attention, in order; empty: empty memory
 
 // What all models have in common.
 class ModelImpl : public torch::nn::Module {
@@ -25,6 +24,9 @@ class ModelImpl : public torch::nn::Module {
   void redraw(uint64_t draw);                                      // of every attention: see AttentionImpl::redraw
   std::vector<std::shared_ptr<AttentionImpl>> attentions() const;  // in order
   int64_t parameter_count() const;                                 // of what is trained
+
+  // From now on inputs are this process's slices of the sequences: see AttentionImpl::split_sequence. Language models alone.
+  void split_sequence(const std::shared_ptr<SequenceSplit>& split);
 
  protected:
   ModelConfig config_;
@@ -38,24 +40,41 @@ class LanguageModelImpl : public ModelImpl {
   // The same before the output projection, [B, T, E]: losses may compute logits in parts.
   Tensor hidden(const Tensor& ids, ModelState* state = nullptr);
   Tensor logits(const Tensor& hidden);
+
+ private:
+  torch::nn::Embedding embedding_ = nullptr;
+  Stack decoder_ = nullptr;
 };
 
-// source [B, S], target [B, T] (shifted right) -> logits [B, T, vocabulary]. Padding is Tokenizer::kPad.
+// source [B, S], target [B, T] (shifted right) -> logits [B, T, vocabulary]. Padding is Tokenizer::kPad; in targets it comes
+// last.
 class TranslatorImpl : public ModelImpl {
  public:
   explicit TranslatorImpl(const ModelConfig& config);
-  Tensor encode(const Tensor& source);
+  Tensor encode(const Tensor& source);  // [B, S, E]
+  // With a state: the tokens that follow those of the calls before.
   Tensor decode(const Tensor& target, const Tensor& encoded, const Tensor& source, ModelState* state = nullptr);
   Tensor forward(const Tensor& source, const Tensor& target);
+
+ private:
+  torch::nn::Embedding embedding_ = nullptr;
+  Stack encoder_ = nullptr, decoder_ = nullptr;
 };
 
-// ids [B, T] -> logits [B, classes]: mean over tokens. With config.pairs, ids of both texts: [B, T] each, and the features of a
-// pair are [a, b, a o b, a - b].
+// ids [B, T] -> logits [B, classes]: mean over tokens; padding, Tokenizer::kPad, takes no part. With config.pairs, ids of both
+// texts: [B, T] each, and the features of a pair are [a, b, a o b, a - b].
 class ClassifierImpl : public ModelImpl {
  public:
   explicit ClassifierImpl(const ModelConfig& config);
   Tensor forward(const Tensor& ids);
   Tensor forward(const Tensor& first, const Tensor& second);
+
+ private:
+  Tensor mean(const Tensor& ids);  // [B, E]
+
+  torch::nn::Embedding embedding_ = nullptr;
+  Stack encoder_ = nullptr;
+  torch::nn::Linear head_ = nullptr;
 };
 
 // pixels [B, channels, size, size], 0..1 -> logits [B, classes].
@@ -63,6 +82,11 @@ class ImageClassifierImpl : public ModelImpl {
  public:
   explicit ImageClassifierImpl(const ModelConfig& config);
   Tensor forward(const Tensor& pixels);
+
+ private:
+  torch::nn::Linear patches_ = nullptr;
+  Stack encoder_ = nullptr;
+  torch::nn::Linear head_ = nullptr;
 };
 
 std::shared_ptr<ModelImpl> make_model(const ModelConfig& config);

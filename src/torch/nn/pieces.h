@@ -1,0 +1,53 @@
+// What attention modules do around their estimator: positions, short convolution, norm of heads, caches of keys.
+#ifndef RAFFIA_TORCH_NN_PIECES_H_
+#define RAFFIA_TORCH_NN_PIECES_H_
+
+#include <torch/torch.h>
+
+#include <cstdint>
+
+#include "raffia/torch/nn.h"
+
+namespace raffia::nn {
+
+// Standard deviation of weights at first, as in GPT.
+constexpr double kInitialDeviation = 0.02;
+
+// A linear layer with weights of this deviation and bias 0.
+torch::nn::Linear make_linear(int64_t in, int64_t out, bool bias = true);
+
+// Rotary positions: x [B, T, H, d], d even, token t at `position` + t. Pairs are (i, i + d / 2) and turn by
+// angle (position + t) base^(-2 i / d).
+class Rotary {
+ public:
+  Rotary(int64_t position, int64_t length, int64_t dim, double base, const Tensor& like);
+  Tensor operator()(const Tensor& x) const;
+
+ private:
+  Tensor cos_, sin_;  // [T, 1, d / 2]
+};
+
+// y_t = sum_j weight[:, j] x_{t - width + 1 + j}: x [B, T, E], `before` [B, width - 1, E] the tokens before it, weight [E,
+// width].
+Tensor short_convolution(const Tensor& x, const Tensor& before, const Tensor& weight);
+
+// x [B, T, H, d] over the root of its mean square over d, times weight [H, d].
+Tensor normalise_heads(const Tensor& x, const Tensor& weight);
+constexpr double kHeadNormEpsilon = 1e-6;
+
+// What ops want parameters and gates to be: double beside double inputs, else fp32.
+Tensor as_parameter(const Tensor& parameter, const Tensor& q);
+
+// Whether a call can take the step op: one token, a past, no gradient.
+bool is_step(const Tensor& q, const AttentionState* state);
+
+// The keys and values of a state with those of a call after them.
+struct KeyCache {
+  Tensor keys, values;  // [B, P + T, H, d]
+  int64_t past = 0;     // P
+};
+KeyCache with_past(const Tensor& k, const Tensor& v, const AttentionState& state);
+
+}  // namespace raffia::nn
+
+#endif  // RAFFIA_TORCH_NN_PIECES_H_
