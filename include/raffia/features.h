@@ -51,7 +51,8 @@ class FeatureMap {
   static FeatureMap positive(const RandomMapOptions& options);
   static FeatureMap positive2(const RandomMapOptions& options);
   static FeatureMap random(MapKind kind, const RandomMapOptions& options);  // one of the four above
-  static FeatureMap relu(View3 weight, View2 bias);                         // [H, F, d], [H, F]
+  static FeatureMap with_draws(MapKind kind, View3 draws);  // the same with w~ [H, D, d] of the caller's (f32); no redraw
+  static FeatureMap relu(View3 weight, View2 bias);         // [H, F, d], [H, F]
 
   MapKind kind() const { return kind_; }
   int64_t dim() const { return dim_; }            // d
@@ -82,6 +83,7 @@ class FeatureMap {
   MapKind kind_;
   int64_t dim_, rows_, features_, heads_;
   RandomMapOptions options_;    // of the random maps, for redraw
+  bool own_draws_ = false;      // the caller's: there is no pool to redraw from
   std::vector<float> draws_;    // [H, D, d]
   std::vector<float> weights_;  // [H, D, d]
   std::vector<float> sigma_;    // [H, d]

@@ -96,6 +96,27 @@ FeatureMap FeatureMap::random(MapKind kind, const RandomMapOptions& options) {
   return map;
 }
 
+FeatureMap FeatureMap::with_draws(MapKind kind, View3 draws) {
+  constexpr const char* kName = "FeatureMap::with_draws";
+  require(is_random_kind(kind), "{}: kind is {}, expected trig, arccos, positive or positive2", kName, name_of(kind));
+  const auto [heads, rows, dim] = draws.shape();
+  require_dtype(kName, "draws", draws, {DType::f32});
+  require_shape(kName, "draws", draws, {heads, rows, dim}, "heads, random vectors, size of a key");
+  FeatureMap map(kind, dim, rows, features_of(kind, rows), heads);
+  map.own_draws_ = true;
+  map.sigma_.assign(static_cast<size_t>(heads * dim), 1.0F);
+  map.draws_.resize(static_cast<size_t>(draws.size()));
+  const float* from = static_cast<const float*>(draws.data());
+  float* to = map.draws_.data();
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < dim; ++i) *to++ = from[draws.offset(h, r, i)];
+    }
+  }
+  map.apply_sigma();
+  return map;
+}
+
 FeatureMap FeatureMap::relu(View3 weight, View2 bias) {
   const auto [heads, features, dim] = weight.shape();
   require_dtype("FeatureMap::relu", "weight", weight, {DType::f32, DType::bf16, DType::f64});
@@ -151,6 +172,7 @@ void FeatureMap::set_sigma(std::span<const float> sigma) {
 
 void FeatureMap::redraw(uint32_t draw) {
   require(is_random(), "FeatureMap::redraw: a map of kind {} has no draws, expected a random one", name_of(kind_));
+  require(!own_draws_, "FeatureMap::redraw: the draws of this map were given by the caller, expected a map with a seed");
   options_.draw = draw;
   const size_t per_head = static_cast<size_t>(rows_ * dim_);
   for (int64_t h = 0; h < heads_; ++h) {
@@ -162,9 +184,14 @@ void FeatureMap::redraw(uint32_t draw) {
 
 void FeatureMap::apply_sigma() {
   weights_.resize(draws_.size());
-  const size_t dim = static_cast<size_t>(dim_);
-  const size_t per_head = static_cast<size_t>(rows_) * dim;
-  for (size_t i = 0; i < weights_.size(); ++i) weights_[i] = draws_[i] * sigma_[i / per_head * dim + i % dim];
+  const float* draw = draws_.data();
+  float* weight = weights_.data();
+  for (int64_t h = 0; h < heads_; ++h) {
+    const float* sigma = sigma_.data() + h * dim_;
+    for (int64_t r = 0; r < rows_; ++r, draw += dim_, weight += dim_) {
+      for (int64_t i = 0; i < dim_; ++i) weight[i] = draw[i] * sigma[i];
+    }
+  }
 }
 
 }  // namespace raffia

@@ -119,6 +119,32 @@ TEST(FeatureMap, RedrawKeepsSigmaAndComesBack) {
   EXPECT_EQ(copy(map.weights(1)), weights);
 }
 
+TEST(FeatureMap, WithDrawsOfASeedEqualsTheMapOfThatSeed) {
+  const RandomMapOptions options{.dim = 5, .count = 3, .heads = 2, .seed = 4};
+  for (MapKind kind : kRandomKinds) {
+    FeatureMap drawn = FeatureMap::random(kind, options);
+    std::vector<float> transposed(2 * 3 * 5);  // [H, d, D]: strides are followed
+    for (int64_t h = 0; h < 2; ++h) {
+      for (size_t i = 0; i < 15; ++i) transposed[static_cast<size_t>(h) * 15 + i % 5 * 3 + i / 5] = drawn.draws(h)[i];
+    }
+    FeatureMap given = FeatureMap::with_draws(kind, View3(transposed.data(), {2, 5, 3}).permuted({0, 2, 1}));
+    EXPECT_EQ(given.features(), drawn.features());
+    const std::vector<float> sigma{1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+    drawn.set_sigma(sigma);
+    given.set_sigma(sigma);
+    for (int64_t h = 0; h < 2; ++h) EXPECT_EQ(copy(given.weights(h)), copy(drawn.weights(h)));
+    EXPECT_THROW(given.redraw(1), InvalidArgument);
+  }
+}
+
+TEST(FeatureMap, WithDrawsRefusesOtherKindsAndTypes) {
+  const std::vector<float> zeros(24);
+  const std::vector<double> doubles(24);
+  EXPECT_THROW(FeatureMap::with_draws(MapKind::elu, View3(zeros.data(), {2, 3, 4})), InvalidArgument);
+  EXPECT_THROW(FeatureMap::with_draws(MapKind::trig, View3(doubles.data(), {2, 3, 4})), InvalidArgument);
+  EXPECT_THROW(FeatureMap::with_draws(MapKind::trig, View3()), InvalidArgument);
+}
+
 TEST(FeatureMap, CopiesAreIndependent) {
   const FeatureMap map = FeatureMap::trig({.dim = 4, .count = 4});
   const std::vector<float> weights = copy(map.weights(0));

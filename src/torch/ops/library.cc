@@ -1,4 +1,8 @@
-// torch.ops.raffia: the schemas.
+// torch.ops.raffia. The other schemas stand where their ops are.
 #include <torch/library.h>
 
-TORCH_LIBRARY(raffia, library) { library.def("version() -> str"); }
+#include "raffia/version.h"
+
+TORCH_LIBRARY(raffia, library) {
+  library.def("version() -> str", [] { return std::string(RAFFIA_VERSION); });
+}

@@ -1,0 +1,110 @@
+// Tensors as views of the core, and what is checked of them before.
+#ifndef RAFFIA_TORCH_OPS_TENSORS_H_
+#define RAFFIA_TORCH_OPS_TENSORS_H_
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/check.h"
+#include "raffia/attention.h"
+#include "raffia/views.h"
+
+namespace raffia::ops {
+
+using at::Tensor;
+using Tensors = std::vector<Tensor>;
+using OptionalTensor = c10::optional<Tensor>;
+
+inline Tensor or_undefined(const OptionalTensor& tensor) { return tensor.value_or(Tensor()); }
+
+inline OptionalTensor or_none(const Tensor& tensor) { return tensor.defined() ? OptionalTensor(tensor) : OptionalTensor(); }
+
+inline std::optional<float> as_float(const c10::optional<double>& value) {
+  return value ? std::optional<float>(static_cast<float>(*value)) : std::nullopt;
+}
+
+inline c10::optional<double> as_double(const std::optional<float>& value) {
+  return value ? c10::optional<double>(static_cast<double>(*value)) : c10::nullopt;
+}
+
+inline c10::optional<double> as_double(const std::optional<double>& value) {
+  return value ? c10::optional<double>(*value) : c10::nullopt;
+}
+
+inline bool is_double(const Tensor& tensor) { return tensor.scalar_type() == at::kDouble; }
+
+// Throws InvalidArgument in the name of `op` unless `tensor` has this shape.
+void require_shape(const std::string& op, const char* argument, const Tensor& tensor, at::IntArrayRef expected, const char* why);
+void require_rank(const std::string& op, const char* argument, const Tensor& tensor, int64_t rank, const char* axes);
+void require_type(const std::string& op, const char* argument, const Tensor& tensor,
+                  std::initializer_list<at::ScalarType> expected);
+
+// q [B, Tq, H, D], k [B, Tk, G, D], v [B, Tk, G, V] of one element type (fp32, bf16 or double), valid [B, Tk] (bool, or
+// undefined); steps have no time axis. Sizes are those of the tensors once they have been checked.
+struct QkvShape {
+  QkvShape(const std::string& op, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& valid, bool step = false);
+
+  int64_t batch, queries, keys, heads, groups, dim, value_dim;
+};
+
+// fp32, or double where the inputs are; `what` may be bf16 too if `low` says so.
+void require_precise(const std::string& op, const char* argument, const Tensor& tensor, const Tensor& q, bool low = false);
+
+DType dtype_of(const Tensor& tensor);
+
+namespace detail {
+void require_dense(const Tensor& tensor, size_t rank);
+}
+
+// Absent where the tensor is undefined.
+template <size_t Rank>
+MutView<Rank> mutable_view(const Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  detail::require_dense(tensor, Rank);
+  Extents<Rank> shape{}, strides{};
+  for (size_t i = 0; i < Rank; ++i) {
+    shape[i] = tensor.size(static_cast<int64_t>(i));
+    strides[i] = tensor.stride(static_cast<int64_t>(i));
+  }
+  return MutView<Rank>(tensor.data_ptr(), dtype_of(tensor), shape, strides);
+}
+
+template <size_t Rank>
+View<Rank> view(const Tensor& tensor) {
+  return mutable_view<Rank>(tensor);
+}
+
+// The floats of a contiguous fp32 tensor.
+inline std::span<float> floats_of(const Tensor& tensor) {
+  return {tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())};
+}
+
+// Report as int64 [2]: rows, clamped.
+Tensor report_tensor(const Report& report);
+
+// Gradients are made where wanted, uninitialised, contiguous.
+inline Tensor empty_if(bool wanted, const Tensor& like) {
+  return wanted && like.defined() ? at::empty_like(like, at::MemoryFormat::Contiguous) : Tensor();
+}
+
+// Of sums: zero, fp32.
+inline Tensor zeros_if(bool wanted, const Tensor& like) {
+  return wanted && like.defined() ? at::zeros(like.sizes(), like.options().dtype(at::kFloat)) : Tensor();
+}
+
+inline Tensor to_type_of(const Tensor& gradient, const Tensor& of) {
+  return gradient.defined() ? gradient.to(of.scalar_type()) : gradient;
+}
+
+// Double tensors as fp32; others as they are.
+inline Tensor to_float(const Tensor& tensor) { return tensor.defined() && is_double(tensor) ? tensor.to(at::kFloat) : tensor; }
+
+}  // namespace raffia::ops
+
+#endif  // RAFFIA_TORCH_OPS_TENSORS_H_
