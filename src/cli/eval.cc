@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <iostream>
@@ -20,6 +22,7 @@
 #include "io/safetensors.h"
 #include "io/text.h"
 #include "io/tokenizer.h"
+#include "raffia/error.h"
 #include "torch/nn/models.h"
 #include "torch/train/evaluate.h"
 
