@@ -152,7 +152,9 @@ class LmTask : public TrainingTask {
 
  private:
   Metrics metrics(const ScoredText& text, const OnProgress& progress) {
-    const NllScore score = score_lm(*model_, text.ids, {.segment = segment_, .carried = stateful_, .progress = progress});
+    // Carried memory takes any number of tokens a call: long calls are faster.
+    const int64_t segment = stateful_ ? std::max<int64_t>(segment_, 1024) : segment_;
+    const NllScore score = score_lm(*model_, text.ids, {.segment = segment, .carried = stateful_, .progress = progress});
     return {{"nll", score.per_token()},
             {"perplexity", score.perplexity()},
             {"word_perplexity", score.word_perplexity(text.facts)},
