@@ -172,8 +172,10 @@ class LmTask : public TrainingTask {
  private:
   // One process evaluates, on whole sequences.
   Metrics metrics(const ScoredText& text, const OnProgress& progress) {
+    // Carried memory takes any number of tokens a call: long calls are faster.
+    const int64_t segment = stateful_ ? std::max<int64_t>(segment_, 1024) : segment_;
     model_->split_sequence(nullptr);
-    const NllScore score = score_lm(*model_, text.ids, {.segment = segment_, .carried = stateful_, .progress = progress});
+    const NllScore score = score_lm(*model_, text.ids, {.segment = segment, .carried = stateful_, .progress = progress});
     model_->split_sequence(split_);
     return {{"nll", score.per_token()},
             {"perplexity", score.perplexity()},
