@@ -93,7 +93,7 @@ class LmTask : public TrainingTask {
     streams_ = std::make_unique<TokenStreams>(std::move(ids), options.batch, options.segment, shard);
     seed_for_weights(options);
     model_ = std::make_shared<nn::LanguageModelImpl>(config);
-    if (options.parallel == "sequence" && options.group != nullptr) {
+    if (options.parallel == "sequence" && options.group != nullptr && !options.group->alone()) {
       const int ranks = options.group->size();
       require(options.segment % ranks == 0, "--segment is {}, expected a multiple of the number of ranks, {}", options.segment,
               ranks);
