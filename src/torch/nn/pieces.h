@@ -16,7 +16,7 @@ constexpr double kInitialDeviation = 0.02;
 // A linear layer with weights of this deviation and bias 0.
 torch::nn::Linear make_linear(int64_t in, int64_t out, bool bias = true);
 
-// Rotary positions: x [B, T, H, d], d even, token t at `position` + t. Pairs are (i, i + d / 2) and turn by
+// Rotary positions: x [B, T, H, d], T up to `length`, d even, token t at `position` + t. Pairs are (i, i + d / 2) and turn by
 // angle (position + t) base^(-2 i / d).
 class Rotary {
  public:
