@@ -7,10 +7,11 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build ccache pkg-config git
   libhwy-dev libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev libgtest-dev
+  zlib1g-dev liblzma-dev libsentencepiece-dev
   clang-14 libclang-rt-14-dev clang-format-14
   gnuplot-nox
   # Training: torch runs at a tenth of its speed on the reference BLAS, which Debian installs with it.
-  libtorch-dev libopenblas0-openmp libgloo-dev libsentencepiece-dev libtomlplusplus-dev
+  libtorch-dev libopenblas0-openmp libgloo-dev libtomlplusplus-dev
   python3-torch python3-pytest
 )
 

@@ -4,6 +4,7 @@
 
 #include <span>
 
+#include "io/compressed.h"
 #include "io/file.h"
 #include "raffia/error.h"
 
@@ -49,8 +50,10 @@ void write_file(const std::filesystem::path& path, std::string_view bytes) {
   file.commit();
 }
 
+std::string read_data_file(const std::filesystem::path& path) { return decompressed(read_file(path), path.string()); }
+
 std::string read_text_file(const std::filesystem::path& path) {
-  std::string text = read_file(path);
+  std::string text = read_data_file(path);
   if (text.empty()) throw FormatError(fmt::format("{}: is empty, expected text", path.string()));
   if (const auto why = why_not_text(text)) throw FormatError(fmt::format("{}: {}", path.string(), *why));
   return text;

@@ -1,4 +1,4 @@
-// Text from files: whole, and checked to be text.
+// Files as text: whole, and checked to be text.
 #ifndef RAFFIA_IO_TEXT_H_
 #define RAFFIA_IO_TEXT_H_
 
@@ -18,7 +18,10 @@ std::string read_file(const std::filesystem::path& path, uint64_t limit = UINT64
 // Replaces the file whole or leaves it as it was.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
-// The whole file, which is UTF-8 without zero bytes and not empty. Throws IoError, and FormatError that says where it is not.
+// Data, any bytes: the whole file, decompressed if it is gzip or xz. Throws IoError and FormatError.
+std::string read_data_file(const std::filesystem::path& path);
+
+// The same for data that are UTF-8 without zero bytes and not empty. Throws FormatError that says where they are not.
 std::string read_text_file(const std::filesystem::path& path);
 
 // The offset of the first byte that is not part of valid UTF-8 (no surrogates, nothing overlong, at most U+10FFFF), or that is

@@ -21,13 +21,18 @@ using at::Tensor;
 
 constexpr int64_t kIgnore = -100;  // the default ignore_index of torch's cross entropy
 
-// One process of several.
+// One process of several, and the part of `count` rows that it has.
 struct Shard {
   int64_t rank = 0, world = 1;
+
+  int64_t begin(int64_t count) const { return count * rank / world; }
+  int64_t end(int64_t count) const { return count * (rank + 1) / world; }
+  void check() const;  // throws InvalidArgument
 };
 
 // A text as `batch` streams that run side by side: stream r is the r-th part of the text, and each step reads the next `segment`
-// tokens of every stream, so that states can be carried from step to step.
+// tokens of every stream, so that states can be carried from step to step. What is left over, less than a segment of each stream,
+// is at the end in the first epoch and at other places in others: streams begin a little later.
 class TokenStreams {
  public:
   // Throws InvalidArgument for a text that does not fill one segment of every stream.
@@ -46,7 +51,6 @@ class TokenStreams {
  private:
   std::vector<int32_t> ids_;
   int64_t batch_, segment_, first_row_, last_row_;
-  int64_t stream_;  // tokens of a stream
   int64_t steps_;
 };
 

@@ -1,0 +1,254 @@
+#include "torch/train/distributed.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include "core/check.h"
+#include "torch/train/distributed_liveness.h"
+
+namespace raffia::train {
+namespace {
+
+using Variables = std::function<std::string(const char*)>;
+
+std::optional<int> number(const Variables& variable, const char* name, int least, int most) {
+  const std::string text = variable(name);
+  if (text.empty()) return {};
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  require(error == std::errc() && end == text.data() + text.size() && value >= least && value <= most,
+          "environment variable {} is \"{}\", expected a whole number from {} to {}", name, text, least, most);
+  return value;
+}
+
+bool is_loopback(const std::string& address) { return address == "localhost" || address == "::1" || address.starts_with("127."); }
+
+std::shared_ptr<::gloo::transport::Device> device_for(const Place& place) {
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"); interface != nullptr && *interface != '\0') {
+    return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+  }
+  // The name of a machine need not resolve to an address that it has; that of the loopback does.
+  if (is_loopback(place.address)) return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  return c10d::ProcessGroupGloo::createDefaultDevice();
+}
+
+c10::intrusive_ptr<c10d::Store> open_store(const Place& place, bool server, std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<uint16_t>(place.port);
+  options.isServer = server;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  return c10::make_intrusive<c10d::TCPStore>(place.address, options);
+}
+
+// The messages of c10d end in a list of its source locations.
+std::string first_line(const char* what) {
+  const std::string_view text(what);
+  return std::string(text.substr(0, text.find('\n')));
+}
+
+int64_t bytes_of(const Tensor& tensor) { return tensor.numel() * tensor.element_size(); }
+
+void require_whole(const Tensor& tensor, const char* function) {
+  require(tensor.defined() && tensor.is_contiguous() && tensor.device().is_cpu(),
+          "{}: the tensor is not a contiguous one on the CPU, expected that", function);
+}
+
+}  // namespace
+
+Place place_from(const Variables& variable) {
+  constexpr int kMostRanks = 1 << 16;
+  const auto first_of = [&](std::initializer_list<const char*> names, int least) {
+    std::optional<int> found;
+    for (const char* name : names) {
+      if (!found) found = number(variable, name, least, kMostRanks);
+    }
+    return found;
+  };
+  const std::optional<int> size = first_of({"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"}, 1);
+  const std::optional<int> rank = first_of({"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}, 0);
+  if (!size || *size == 1) return {};
+  require(rank.has_value(), "WORLD_SIZE is {} but no environment variable tells the rank, expected RANK", *size);
+  require(*rank < *size, "rank is {}, expected less than the number of ranks, {}", *rank, *size);
+  Place place{.rank = *rank, .size = *size, .address = variable("MASTER_ADDR"), .port = 0};
+  require(!place.address.empty(), "WORLD_SIZE is {} but MASTER_ADDR is not set, expected the address of rank 0", *size);
+  const std::optional<int> port = number(variable, "MASTER_PORT", 1, 65535);
+  require(port.has_value(), "WORLD_SIZE is {} but MASTER_PORT is not set, expected a free port of rank 0", *size);
+  place.port = *port;
+  return place;
+}
+
+Place place_from_environment() {
+  return place_from([](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value == nullptr ? "" : value);
+  });
+}
+
+std::string_view to_string(Collective kind) {
+  switch (kind) {
+    case Collective::all_reduce:
+      return "all_reduce";
+    case Collective::all_gather:
+      return "all_gather";
+    case Collective::broadcast:
+      return "broadcast";
+    case Collective::barrier:
+      return "barrier";
+  }
+  return "collective";
+}
+
+// Collectives are matched by the order in which ranks start them. Those that go on during a backward pass have connections of
+// their own, so that the others need not be ordered with them.
+struct Group::Channels {
+  c10::intrusive_ptr<c10d::Store> store;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> now, background;
+};
+
+struct Group::Pending::Work {
+  Group* group = nullptr;
+  Tensor tensor;
+  c10::intrusive_ptr<c10d::Work> work;
+};
+
+Group::Group() = default;
+
+Group::Group(const Place& place, const GroupOptions& options) : place_(place), options_(options) {
+  if (alone()) return;
+  require(place.rank >= 0 && place.rank < place.size, "Group: rank is {} of {}", place.rank, place.size);
+  channels_ = std::make_unique<Channels>();
+  try {
+    channels_->store = open_store(place, place.rank == 0, options.timeout);
+    liveness_ = std::make_unique<Liveness>(open_store(place, false, options.timeout), place, options);
+    const auto connect = [&](const char* name) {
+      auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
+      gloo->devices = {device_for(place)};
+      gloo->threads = 1;
+      return c10::make_intrusive<c10d::ProcessGroupGloo>(c10::make_intrusive<c10d::PrefixStore>(name, channels_->store),
+                                                         place.rank, place.size, gloo);
+    };
+    channels_->now = connect("now");
+    channels_->background = connect("background");
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw GroupError(fmt::format("rank {} of {}: {} {}:{} failed: {}", place.rank, place.size,
+                                 place.rank == 0 ? "meeting the other ranks at" : "reaching rank 0 at", place.address, place.port,
+                                 first_line(error.what())));
+  }
+}
+
+Group::~Group() {
+  // Collectives that are still under way end first: the beats tell the others that this rank is still there.
+  if (channels_) {
+    channels_->background.reset();
+    channels_->now.reset();
+  }
+  liveness_.reset();
+}
+
+void Group::fail(Collective kind, const std::string& reason) {
+  const std::string culprit = liveness_->culprit();
+  std::string message =
+      culprit.empty() ? fmt::format("rank {}: {} failed though all ranks answer ({})", rank(), to_string(kind), reason) : culprit;
+  if (step_ >= 0) {
+    message += fmt::format(": stopped at step {}; ", step_);
+    message += checkpoint_ >= 0 ? fmt::format("the last checkpoint is step {}", checkpoint_) : "there is no checkpoint yet";
+  }
+  throw GroupError(message);
+}
+
+void Group::count(Collective kind, int64_t bytes) {
+  Traffic& traffic = traffic_[static_cast<size_t>(kind)];
+  ++traffic.calls;
+  traffic.bytes += bytes;
+}
+
+template <typename Start>
+void Group::run(Collective kind, int64_t bytes, const Start& start) {
+  if (alone()) return;
+  count(kind, bytes);
+  liveness_->entered_collective();
+  try {
+    start()->wait();
+  } catch (const std::exception& error) {
+    fail(kind, first_line(error.what()));
+  }
+}
+
+void Group::all_reduce(const Tensor& tensor) {
+  require_whole(tensor, "Group::all_reduce");
+  run(Collective::all_reduce, bytes_of(tensor), [&] {
+    std::vector<Tensor> tensors{tensor};
+    return channels_->now->allreduce(tensors);
+  });
+}
+
+Tensor Group::all_gather(const Tensor& tensor) {
+  const Tensor own = tensor.detach().contiguous();
+  require_whole(own, "Group::all_gather");
+  if (alone()) return own.unsqueeze(0);
+  std::vector<int64_t> shape{size()};
+  shape.insert(shape.end(), own.sizes().begin(), own.sizes().end());
+  const Tensor all = at::empty(shape, own.options());
+  run(Collective::all_gather, bytes_of(own), [&] {
+    std::vector<std::vector<Tensor>> outputs{all.unbind(0)};
+    std::vector<Tensor> inputs{own};
+    return channels_->now->allgather(outputs, inputs);
+  });
+  return all;
+}
+
+void Group::broadcast(const Tensor& tensor, int from) {
+  require_whole(tensor, "Group::broadcast");
+  run(Collective::broadcast, rank() == from ? bytes_of(tensor) : 0, [&] {
+    std::vector<Tensor> tensors{tensor};
+    c10d::BroadcastOptions options;
+    options.rootRank = from;
+    return channels_->now->broadcast(tensors, options);
+  });
+}
+
+void Group::barrier() {
+  run(Collective::barrier, 0, [&] { return channels_->now->barrier(); });
+}
+
+Group::Pending Group::start_all_reduce(const Tensor& tensor) {
+  require_whole(tensor, "Group::start_all_reduce");
+  Pending pending;
+  if (alone()) return pending;
+  count(Collective::all_reduce, bytes_of(tensor));
+  liveness_->entered_collective();
+  pending.work_ = std::make_shared<Pending::Work>(Pending::Work{this, tensor, {}});
+  try {
+    std::vector<Tensor> tensors{tensor};
+    pending.work_->work = channels_->background->allreduce(tensors);
+  } catch (const std::exception& error) {
+    fail(Collective::all_reduce, first_line(error.what()));
+  }
+  return pending;
+}
+
+void Group::Pending::wait() {
+  if (!work_) return;
+  const std::shared_ptr<Work> work = std::move(work_);
+  try {
+    work->work->wait();
+  } catch (const std::exception& error) {
+    work->group->fail(Collective::all_reduce, first_line(error.what()));
+  }
+}
+
+void Group::at_step(int64_t step, int64_t checkpoint) {
+  step_ = step;
+  checkpoint_ = checkpoint;
+}
+
+}  // namespace raffia::train

@@ -1,0 +1,117 @@
+// Processes that train one model together: who they are, what they exchange, and which of them failed.
+//
+// Launchers (torchrun, mpirun, srun, raffia train --local-ranks) say who a process is through the environment; the exchange is
+// c10d over Gloo. One process alone needs none of it: every collective of a group of one returns at once.
+#ifndef RAFFIA_TORCH_TRAIN_DISTRIBUTED_H_
+#define RAFFIA_TORCH_TRAIN_DISTRIBUTED_H_
+
+#include <ATen/ATen.h>
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "raffia/error.h"
+
+namespace raffia::train {
+
+using at::Tensor;
+
+// Another process, or the way to it, failed: the message names the rank.
+class GroupError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Who this process is among those that train together.
+struct Place {
+  int rank = 0;
+  int size = 1;
+  std::string address = {};  // of rank 0, where processes meet
+  int port = 0;
+};
+
+// RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun); rank and size also as mpirun (OMPI_COMM_WORLD_RANK, _SIZE) and srun
+// (SLURM_PROCID, SLURM_NTASKS) name them. None of them set: a process alone. InvalidArgument names a variable that is missing or
+// makes no sense. `variable` looks one up, "" if it is not set.
+Place place_from_environment();
+Place place_from(const std::function<std::string(const char*)>& variable);
+
+struct GroupOptions {
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);    // of a collective: longer than any rank lets others wait
+  std::chrono::milliseconds heartbeat = std::chrono::seconds(1);  // how often a rank says that it is there
+};
+
+enum class Collective { all_reduce, all_gather, broadcast, barrier };
+inline constexpr int kCollectives = 4;
+std::string_view to_string(Collective kind);
+
+// What this rank gave to collectives of one kind.
+struct Traffic {
+  int64_t calls = 0;
+  int64_t bytes = 0;  // of its own tensors, each counted once; a ring of n ranks sends each n - 1 times (2 (n - 1) / n to reduce)
+};
+
+class Liveness;
+
+// All ranks call the same collectives in the same order, with tensors of the same shape. A rank that dies or stays away makes
+// the others throw a GroupError that names it: `rank 1 (node7, pid 1234) no longer answers (last seen 3.1 s ago): stopped at
+// step 120; the last checkpoint is step 100`. Not for several threads at once.
+class Group {
+ public:
+  Group();  // this process alone
+  explicit Group(const Place& place, const GroupOptions& options = {});
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  int rank() const { return place_.rank; }
+  int size() const { return place_.size; }
+  bool alone() const { return place_.size == 1; }
+  bool first() const { return place_.rank == 0; }
+
+  void all_reduce(const Tensor& tensor);               // in place: the sum over ranks, of the same bits on all of them
+  Tensor all_gather(const Tensor& tensor);             // [..] -> [size, ..]
+  void broadcast(const Tensor& tensor, int from = 0);  // in place
+  void barrier();
+
+  // An all_reduce that goes on while this process computes. These do not wait for other collectives, but do for each other:
+  // ranks start them in the same order.
+  class Pending {
+   public:
+    void wait();  // until the tensor holds the sum
+   private:
+    friend class Group;
+    struct Work;
+    std::shared_ptr<Work> work_;
+  };
+  Pending start_all_reduce(const Tensor& tensor);
+
+  // Where this rank is, for the messages of all ranks. checkpoint < 0: there is none.
+  void at_step(int64_t step, int64_t checkpoint);
+
+  Traffic traffic(Collective kind) const { return traffic_[static_cast<size_t>(kind)]; }
+
+ private:
+  struct Channels;
+  [[noreturn]] void fail(Collective kind, const std::string& reason);
+  template <typename Start>
+  void run(Collective kind, int64_t bytes, const Start& start);
+  void count(Collective kind, int64_t bytes);
+
+  Place place_;
+  GroupOptions options_;
+  std::unique_ptr<Channels> channels_;
+  std::unique_ptr<Liveness> liveness_;
+  std::array<Traffic, kCollectives> traffic_{};
+  int64_t step_ = -1, checkpoint_ = -1;
+};
+
+}  // namespace raffia::train
+
+#endif  // RAFFIA_TORCH_TRAIN_DISTRIBUTED_H_
