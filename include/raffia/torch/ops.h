@@ -40,7 +40,7 @@ struct Map {
 struct Carried {
   Tensor out;
   Tensor state;   // of the past of the next call; differentiable for rfa and rfa_gate, a constant for the others
-  Tensor report;  // int64 [2]: rows, clamped (see raffia::Report)
+  Tensor report;  // int64 [2]: rows, clamped (see raffia::Report); zeros for causal_lara and causal_eva, which clamp nothing
 };
 struct Read {
   Tensor out;
@@ -65,7 +65,8 @@ Carried causal_rfa(const Tensor& q, const Tensor& k, const Tensor& v, const Map&
 Carried rfa_gate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const Map& map,
                  const Tensor& state = {}, const Tensor& valid = {}, std::optional<double> eps = {});
 
-// Steps: q [B, H, D], k [B, G, D], v [B, G, V], gate_logits [B, G] -> out [B, H, V] and the next state; no gradients.
+// Steps: q [B, H, D], k [B, G, D], v [B, G, V], gate_logits [B, G] -> out [B, H, V] and the next state; no gradients. `state`
+// undefined: the first token, from empty memory.
 Carried causal_rfa_step(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& state,
                         std::optional<double> eps = {});
 Carried rfa_gate_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const Map& map,
@@ -92,9 +93,6 @@ Carried causal_lara_step(const Tensor& q, const Tensor& k, const Tensor& v, cons
                          const CausalLaraOptions& options = {});
 Carried causal_eva_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state,
                         const CausalEvaOptions& options = {});
-
-// Empty states, for steps from the first token on.
-Tensor empty_state(const Map& map, int64_t batch, int64_t dim, int64_t heads, int64_t value_dim);
 
 }  // namespace raffia::ops
 

@@ -11,7 +11,8 @@
 //   backward        gradients of the inputs that `wanted` names; others undefined. That of the first output is always given
 //
 // From it come two more ops, raffia::_<kName>_forward and raffia::_<kName>_backward, with kernels for CPU and Meta. The public
-// op is a composite of both: dispatch of devices, profiles and traces see the two.
+// op is a composite of both: dispatch of devices, profiles and traces see the two. Steps have no gradients: an op without
+// backward, kDifferentiable and kOutputs.
 #ifndef RAFFIA_TORCH_OPS_DIFFERENTIABLE_H_
 #define RAFFIA_TORCH_OPS_DIFFERENTIABLE_H_
 
@@ -102,17 +103,20 @@ struct Kernels<Op, std::tuple<Settings...>> {
     return std::apply(call, settings);
   }
 
+  static void define_forward(torch::Library& library) {
+    const std::string name = fmt::format("_{}_forward", Op::kName);
+    library.def(fmt::format("{}(Tensor?[] inputs, bool record, {}) -> Tensor[]", name, Op::kSettings).c_str());
+    library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::CPU, &forward));
+    library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Meta, &forward_meta));
+  }
   static void define(torch::Library& library) {
-    library.def(fmt::format("_{}_forward(Tensor?[] inputs, bool record, {}) -> Tensor[]", Op::kName, Op::kSettings).c_str());
-    library.def(fmt::format("_{}_backward(Tensor?[] inputs, Tensor?[] outputs, Tensor?[] gradients, int wanted, {}) -> Tensor[]",
-                            Op::kName, Op::kSettings)
+    define_forward(library);
+    const std::string name = fmt::format("_{}_backward", Op::kName);
+    library.def(fmt::format("{}(Tensor?[] inputs, Tensor?[] outputs, Tensor?[] gradients, int wanted, {}) -> Tensor[]", name,
+                            Op::kSettings)
                     .c_str());
-    const std::string forward_name = fmt::format("_{}_forward", Op::kName),
-                      backward_name = fmt::format("_{}_backward", Op::kName);
-    library.impl(forward_name.c_str(), torch::dispatch(c10::DispatchKey::CPU, &forward));
-    library.impl(forward_name.c_str(), torch::dispatch(c10::DispatchKey::Meta, &forward_meta));
-    library.impl(backward_name.c_str(), torch::dispatch(c10::DispatchKey::CPU, &backward));
-    library.impl(backward_name.c_str(), torch::dispatch(c10::DispatchKey::Meta, &backward_meta));
+    library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::CPU, &backward));
+    library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Meta, &backward_meta));
   }
 };
 
@@ -188,6 +192,14 @@ Tensors call(Tensors inputs, const typename Op::Settings& settings) {
     return Differentiable<Op>::apply(&std::as_const(inputs), &settings, wanted, or_none(inputs[I])...);
   };
   return apply(std::make_index_sequence<Op::kInputs>());
+}
+
+// What the public op of a step does: it has a forward kernel alone.
+template <class Op>
+Tensors call_step(Tensors inputs, const typename Op::Settings& settings) {
+  apply_autocast(inputs, Op::kLow);
+  refuse_gradients(Op::kName, inputs);
+  return Kernels<Op>::call_forward(inputs, false, settings);
 }
 
 }  // namespace raffia::ops

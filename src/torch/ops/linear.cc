@@ -1,4 +1,4 @@
-// torch.ops.raffia.rfa, causal_rfa and rfa_gate: linear attention, forward and backward.
+// torch.ops.raffia.rfa, causal_rfa, rfa_gate and their steps: linear attention.
 #include "raffia/reference.h"
 #include "raffia/torch/ops.h"
 #include "torch/ops/differentiable.h"
@@ -27,7 +27,7 @@ struct LinearOp {
   }
 
   static StateShape state_shape(const Tensors& in, const Map& map) {
-    return {in[k].size(0), in[k].size(2), features_of(map, in[k].size(3)), in[v].size(3)};
+    return {in[k].size(0), in[k].size(-2), features_of(map, in[k].size(-1)), in[v].size(-1)};
   }
 
   static raffia::AttentionOptions options_of(const Tensors& in, c10::optional<double> eps) {
@@ -35,24 +35,30 @@ struct LinearOp {
   }
 
   static Tensors allocate(const Tensors& in, const std::string& kind, c10::optional<double> eps) {
-    const QkvShape shape(kName, in[q], in[k], in[v], in[valid]);
+    return allocate_for(kName, false, in, kind, eps);
+  }
+
+  // `name`: the op, or its step, without time axis.
+  static Tensors allocate_for(const char* name, bool step, const Tensors& in, const std::string& kind,
+                              c10::optional<double> eps) {
+    const QkvShape shape(name, in[q], in[k], in[v], in[valid], step);
     const Map map = map_of(in, kind);
-    require_map(kName, map, shape.groups, shape.dim);
-    require(shape.value_dim >= 1, "{}: v has dim 0, expected at least 1", kName);
-    require(!eps || *eps >= 0, "{}: eps is {}, expected at least 0", kName, eps.value_or(0));
+    require_map(name, map, shape.groups, shape.dim);
+    require(shape.value_dim >= 1, "{}: v has dim 0, expected at least 1", name);
+    require(!eps || *eps >= 0, "{}: eps is {}, expected at least 0", name, eps.value_or(0));
     if (kForm == Form::gated) {
-      require_shape(kName, "gate_logits", in[gate], {shape.batch, shape.keys, shape.groups}, "batch, length and heads of k");
-      require_precise(kName, "gate_logits", in[gate], in[q], true);
+      require_shape(name, "gate_logits", in[gate], shape.sizes(shape.keys, {shape.groups}), "batch, length and heads of k");
+      require_precise(name, "gate_logits", in[gate], in[q], true);
     }
-    Tensors outputs{at::empty({shape.batch, shape.queries, shape.heads, shape.value_dim}, in[q].options())};
+    Tensors outputs{at::empty(shape.sizes(shape.queries, {shape.heads, shape.value_dim}), in[q].options())};
     if (kCausal) {
-      require(shape.queries == shape.keys, "{}: {} queries and {} keys, expected as many of both", kName, shape.queries,
+      require(shape.queries == shape.keys, "{}: {} queries and {} keys, expected as many of both", name, shape.queries,
               shape.keys);
       const at::ScalarType type = is_double(in[q]) ? at::kDouble : at::kFloat;
       const std::vector<int64_t> sizes = tensor_shape(state_shape(in, map));
       if (in[state].defined()) {
-        require_shape(kName, "state", in[state], sizes, "batch and heads of k, F * (V + 1) + 2");
-        require_type(kName, "state", in[state], {type});
+        require_shape(name, "state", in[state], sizes, "batch and heads of k, F * (V + 1) + 2");
+        require_type(name, "state", in[state], {type});
       }
       outputs.push_back(at::empty(sizes, in[q].options().dtype(type)));
     }
@@ -65,7 +71,7 @@ struct LinearOp {
     raffia::AttentionOptions options = options_of(in, eps);
     if (is_double(in[q])) return forward_double(in, outputs, map, options);
 
-    const FeatureMap made = make_map(map, in[k].size(2), in[k].size(3));
+    const FeatureMap made = make_map(map, in[k].size(-2), in[k].size(-1));
     const View4 vq = view<4>(in[q]), vk = view<4>(in[k]), vv = view<4>(in[v]);
     const MutView4 out = mutable_view<4>(outputs[0]);
     Report report;
@@ -85,7 +91,7 @@ struct LinearOp {
   }
 
   static void forward_double(const Tensors& in, Tensors& outputs, const Map& map, const raffia::AttentionOptions& options) {
-    const reference::Map made = make_reference_map(map, in[k].size(2), in[k].size(3));
+    const reference::Map made = make_reference_map(map, in[k].size(-2), in[k].size(-1));
     const View4 vq = view<4>(in[q]), vk = view<4>(in[k]), vv = view<4>(in[v]);
     const MutView4 out = mutable_view<4>(outputs[0]);
     Report report;
@@ -104,7 +110,7 @@ struct LinearOp {
                           const std::string& kind, c10::optional<double> eps) {
     if (is_double(in[q])) return backward_as_float<LinearOp>(in, gradients, wanted, kind, eps);
     const Map map = map_of(in, kind), dmap = zero_gradient(map, wanted[weight], wanted[sigma], wanted[bias]);
-    const FeatureMap made = make_map(map, in[k].size(2), in[k].size(3));
+    const FeatureMap made = make_map(map, in[k].size(-2), in[k].size(-1));
     const View4 vq = view<4>(in[q]), vk = view<4>(in[k]), vv = view<4>(in[v]);
     const View4 dout = view<4>(gradients[0]);
     Tensors result(kInputs);
@@ -133,6 +139,33 @@ struct LinearOp {
     result[sigma] = to_type_of(dmap.sigma, in[sigma]);
     result[bias] = to_type_of(dmap.bias, in[bias]);
     return result;
+  }
+};
+
+template <Form kForm>
+struct LinearStepOp : LinearOp<kForm> {
+  using Whole = LinearOp<kForm>;
+  static constexpr const char* kName = kForm == Form::causal ? "causal_rfa_step" : "rfa_gate_step";
+
+  static Tensors allocate(const Tensors& in, const std::string& kind, c10::optional<double> eps) {
+    return Whole::allocate_for(kName, true, in, kind, eps);
+  }
+
+  static void forward(const Tensors& in, bool, Tensors& outputs, const std::string& kind, c10::optional<double> eps) {
+    const Map map = Whole::map_of(in, kind);
+    const FeatureMap made = make_map(map, in[Whole::k].size(1), in[Whole::k].size(2));
+    const View3 q = view<3>(in[Whole::q]), k = view<3>(in[Whole::k]), v = view<3>(in[Whole::v]);
+    const MutView3 out = mutable_view<3>(outputs[0]);
+    const raffia::AttentionOptions options{.eps = as_float(eps), .executor = &torch_executor()};
+    State memory = load_state(in[Whole::state], Whole::state_shape(in, map));
+    Report report;
+    if constexpr (kForm == Form::gated) {
+      report = gated_step(q, k, v, view<2>(in[Whole::gate]), made, memory, out, options);
+    } else {
+      report = causal_step(q, k, v, made, memory, out, options);
+    }
+    outputs[1] = store_state(memory);
+    outputs[2] = report_tensor(report);
   }
 };
 
@@ -168,7 +201,34 @@ ThreeTensors rfa_gate_public(const Tensor& q, const Tensor& k, const Tensor& v, 
   return {outputs[0], outputs[1], outputs[2]};
 }
 
+ThreeTensors causal_rfa_step_public(const Tensor& q, const Tensor& k, const Tensor& v, std::string map,
+                                    const OptionalTensor& weight, const OptionalTensor& sigma, const OptionalTensor& bias,
+                                    const OptionalTensor& state, c10::optional<double> eps) {
+  const Tensors outputs = call_step<LinearStepOp<Form::causal>>(
+      {q, k, v, {}, or_undefined(state), {}, or_undefined(weight), or_undefined(sigma), or_undefined(bias)}, {map, eps});
+  return {outputs[0], outputs[1], outputs[2]};
+}
+
+ThreeTensors rfa_gate_step_public(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, std::string map,
+                                  const OptionalTensor& weight, const OptionalTensor& sigma, const OptionalTensor& bias,
+                                  const OptionalTensor& state, c10::optional<double> eps) {
+  const Tensors outputs = call_step<LinearStepOp<Form::gated>>(
+      {q, k, v, gate_logits, or_undefined(state), {}, or_undefined(weight), or_undefined(sigma), or_undefined(bias)}, {map, eps});
+  return {outputs[0], outputs[1], outputs[2]};
+}
+
 TORCH_LIBRARY_FRAGMENT(raffia, library) {
+  Kernels<LinearStepOp<Form::causal>>::define_forward(library);
+  Kernels<LinearStepOp<Form::gated>>::define_forward(library);
+  library.def(
+      "causal_rfa_step(Tensor q, Tensor k, Tensor v, *, str map=\"trig\", Tensor? weight=None, Tensor? sigma=None, "
+      "Tensor? bias=None, Tensor? state=None, float? eps=None) -> (Tensor out, Tensor state_out, Tensor report)",
+      &causal_rfa_step_public);
+  library.def(
+      "rfa_gate_step(Tensor q, Tensor k, Tensor v, Tensor gate_logits, *, str map=\"trig\", Tensor? weight=None, "
+      "Tensor? sigma=None, Tensor? bias=None, Tensor? state=None, float? eps=None) "
+      "-> (Tensor out, Tensor state_out, Tensor report)",
+      &rfa_gate_step_public);
   Kernels<RfaOp>::define(library);
   Kernels<CausalRfaOp>::define(library);
   Kernels<RfaGateOp>::define(library);
@@ -210,6 +270,22 @@ Carried rfa_gate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
   static const auto op = handle<decltype(rfa_gate_public)>("raffia::rfa_gate");
   auto [out, next, report] = op.call(q, k, v, gate_logits, std::string(name_of(map.kind)), or_none(map.weight),
                                      or_none(map.sigma), or_none(map.bias), or_none(state), or_none(valid), as_double(eps));
+  return {out, next, report};
+}
+
+Carried causal_rfa_step(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& state,
+                        std::optional<double> eps) {
+  static const auto op = handle<decltype(causal_rfa_step_public)>("raffia::causal_rfa_step");
+  auto [out, next, report] = op.call(q, k, v, std::string(name_of(map.kind)), or_none(map.weight), or_none(map.sigma),
+                                     or_none(map.bias), or_none(state), as_double(eps));
+  return {out, next, report};
+}
+
+Carried rfa_gate_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const Map& map,
+                      const Tensor& state, std::optional<double> eps) {
+  static const auto op = handle<decltype(rfa_gate_step_public)>("raffia::rfa_gate_step");
+  auto [out, next, report] = op.call(q, k, v, gate_logits, std::string(name_of(map.kind)), or_none(map.weight),
+                                     or_none(map.sigma), or_none(map.bias), or_none(state), as_double(eps));
   return {out, next, report};
 }
 

@@ -71,44 +71,42 @@ Tensor softmax_public(const Tensor& q, const Tensor& k, const Tensor& v, bool ca
   return call<SoftmaxOp>({q, k, v, or_undefined(key_bias), or_undefined(valid)}, {causal, window, before, scale})[0];
 }
 
+struct SoftmaxStepOp {
+  static constexpr const char* kName = "softmax_step";
+  enum Input : size_t { q, k_cache, v_cache, lengths };
+  static constexpr uint64_t kLow = 1 << q | 1 << k_cache | 1 << v_cache;
+  static constexpr const char* kSettings = "float? scale";
+  using Settings = std::tuple<c10::optional<double>>;
+
+  static Tensors allocate(const Tensors& in, c10::optional<double>) {
+    require_rank(kName, "q", in[q], 3, "[B, H, D]");
+    const QkvShape shape(kName, in[q].unsqueeze(1), in[k_cache], in[v_cache], {});
+    require_type(kName, "q", in[q], {at::kFloat, at::kBFloat16});
+    require_type(kName, "lengths", in[lengths], {at::kLong});
+    require_shape(kName, "lengths", in[lengths], {shape.batch}, "batch of q");
+    return {at::empty({shape.batch, shape.heads, shape.value_dim}, in[q].options())};
+  }
+
+  static void forward(const Tensors& in, bool, Tensors& outputs, c10::optional<double> scale) {
+    const Tensor counts = in[lengths].contiguous();
+    raffia::softmax_step(view<3>(in[q]), view<4>(in[k_cache]), view<4>(in[v_cache]),
+                         {counts.data_ptr<int64_t>(), static_cast<size_t>(counts.numel())}, mutable_view<3>(outputs[0]),
+                         {.scale = as_float(scale), .executor = &torch_executor()});
+  }
+};
+
 Tensor softmax_step_public(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& lengths,
                            c10::optional<double> scale) {
-  Tensors in{q, k_cache, v_cache};
-  apply_autocast(in, 0b111);
-  refuse_gradients("softmax_step", in);
-  static const auto op =
-      handle<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, c10::optional<double>)>("raffia::_softmax_step");
-  return op.call(in[0], in[1], in[2], lengths, scale);
-}
-
-Tensor softmax_step_meta(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& lengths,
-                         c10::optional<double>) {
-  constexpr const char* kName = "softmax_step";
-  require_rank(kName, "q", q, 3, "[B, H, D]");
-  const QkvShape shape(kName, q.unsqueeze(1), k_cache, v_cache, {});
-  require_type(kName, "lengths", lengths, {at::kLong});
-  require_shape(kName, "lengths", lengths, {shape.batch}, "batch of q");
-  return at::empty({shape.batch, shape.heads, shape.value_dim}, q.options());
-}
-
-Tensor softmax_step_cpu(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& lengths,
-                        c10::optional<double> scale) {
-  const Tensor out = softmax_step_meta(q, k_cache, v_cache, lengths, scale), counts = lengths.contiguous();
-  raffia::softmax_step(view<3>(q), view<4>(k_cache), view<4>(v_cache),
-                       std::span(counts.data_ptr<int64_t>(), static_cast<size_t>(counts.numel())), mutable_view<3>(out),
-                       {.scale = as_float(scale), .executor = &torch_executor()});
-  return out;
+  return call_step<SoftmaxStepOp>({q, k_cache, v_cache, lengths}, {scale})[0];
 }
 
 TORCH_LIBRARY_FRAGMENT(raffia, library) {
   Kernels<SoftmaxOp>::define(library);
+  Kernels<SoftmaxStepOp>::define_forward(library);
   library.def(
       "softmax(Tensor q, Tensor k, Tensor v, *, bool causal=False, int window=0, int before=0, float? scale=None, "
       "Tensor? key_bias=None, Tensor? valid=None) -> Tensor",
       &softmax_public);
-  library.def("_softmax_step(Tensor q, Tensor k_cache, Tensor v_cache, Tensor lengths, float? scale) -> Tensor");
-  library.impl("_softmax_step", torch::dispatch(c10::DispatchKey::CPU, &softmax_step_cpu));
-  library.impl("_softmax_step", torch::dispatch(c10::DispatchKey::Meta, &softmax_step_meta));
   library.def("softmax_step(Tensor q, Tensor k_cache, Tensor v_cache, Tensor lengths, *, float? scale=None) -> Tensor",
               &softmax_step_public);
 }

@@ -37,11 +37,13 @@ void require_precise(const std::string& op, const char* argument, const Tensor& 
   }
 }
 
-QkvShape::QkvShape(const std::string& op, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& valid, bool step) {
+QkvShape::QkvShape(const std::string& op, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& valid, bool step)
+    : is_step(step) {
   const int64_t rank = step ? 3 : 4;
   require_rank(op, "q", q, rank, step ? "[B, H, D]" : "[B, T, H, D]");
   require_rank(op, "k", k, rank, step ? "[B, G, D]" : "[B, T, G, D]");
   require_rank(op, "v", v, rank, step ? "[B, G, V]" : "[B, T, G, V]");
+  if (step) require_type(op, "q", q, {at::kFloat, at::kBFloat16});
   require_type(op, "q", q, {at::kFloat, at::kBFloat16, at::kDouble});
   require_type(op, "k", k, {q.scalar_type()});
   require_type(op, "v", v, {q.scalar_type()});
@@ -52,16 +54,20 @@ QkvShape::QkvShape(const std::string& op, const Tensor& q, const Tensor& k, cons
   groups = k.size(-2);
   dim = q.size(-1);
   value_dim = v.size(-1);
-  const auto with_time = [&](int64_t time, int64_t rows, int64_t columns) {
-    return step ? std::vector<int64_t>{batch, rows, columns} : std::vector<int64_t>{batch, time, rows, columns};
-  };
-  require_shape(op, "k", k, with_time(keys, groups, dim), "batch and dimensions of q");
+  require_shape(op, "k", k, sizes(keys, {groups, dim}), "batch and dimensions of q");
   require(groups >= 1 && heads % groups == 0, "{}: k has {} heads, expected a divisor of the {} heads of q", op, groups, heads);
-  require_shape(op, "v", v, with_time(keys, groups, value_dim), "batch of q, length and heads of k");
+  require_shape(op, "v", v, sizes(keys, {groups, value_dim}), "batch of q, length and heads of k");
   if (valid.defined()) {
     require_type(op, "valid", valid, {at::kBool, at::kByte});
     require_shape(op, "valid", valid, {batch, keys}, "batch and length of k");
   }
+}
+
+std::vector<int64_t> QkvShape::sizes(int64_t time, std::initializer_list<int64_t> rest) const {
+  std::vector<int64_t> all{batch};
+  if (!is_step) all.push_back(time);
+  all.insert(all.end(), rest);
+  return all;
 }
 
 DType dtype_of(const Tensor& tensor) {

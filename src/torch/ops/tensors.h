@@ -50,6 +50,10 @@ void require_type(const std::string& op, const char* argument, const Tensor& ten
 struct QkvShape {
   QkvShape(const std::string& op, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& valid, bool step = false);
 
+  // [batch, time, rest..], without time in a step.
+  std::vector<int64_t> sizes(int64_t time, std::initializer_list<int64_t> rest) const;
+
+  bool is_step;
   int64_t batch, queries, keys, heads, groups, dim, value_dim;
 };
 

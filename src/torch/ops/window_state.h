@@ -1,0 +1,21 @@
+// States of windowed ops as tensors [B, N], fp32: the parts of an entry in their order, then its number of tokens as two floats
+// (the low 24 bits, and what is above them). They are constants to gradients.
+#ifndef RAFFIA_TORCH_OPS_WINDOW_STATE_H_
+#define RAFFIA_TORCH_OPS_WINDOW_STATE_H_
+
+#include "raffia/window_state.h"
+#include "torch/ops/tensors.h"
+
+namespace raffia::ops {
+
+std::vector<int64_t> tensor_shape(const WindowStateShape& shape);
+
+// Throws InvalidArgument in the name of `op` unless `tensor` is undefined or such a state.
+void require_state(const char* op, const Tensor& tensor, const WindowStateShape& shape);
+
+WindowState load_state(const Tensor& tensor, const WindowStateShape& shape);  // empty where the tensor is undefined
+Tensor store_state(const WindowState& state);
+
+}  // namespace raffia::ops
+
+#endif  // RAFFIA_TORCH_OPS_WINDOW_STATE_H_
