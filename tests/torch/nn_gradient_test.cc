@@ -13,7 +13,8 @@
 namespace raffia::nn {
 namespace {
 
-constexpr int64_t kWidth = 8, kHeads = 2;
+// Long enough for windows of 4 to fall out of what is seen exactly, and chunks of eva to be folded.
+constexpr int64_t kWidth = 8, kHeads = 2, kLength = 14;
 
 std::vector<ops::Named> leaves_of(const torch::nn::Module& module) {
   std::vector<ops::Named> leaves;
@@ -26,12 +27,12 @@ void expect_module_gradients(const AttentionOptions& options, int64_t keys) {
   const Attention attention = make_attention(options);
   attention->to(at::kDouble);
   disturb(*attention, 0.4);
-  const Tensor x = torch::randn({2, 7, kWidth}, at::kDouble).requires_grad_();
+  const Tensor x = torch::randn({2, kLength, kWidth}, at::kDouble).requires_grad_();
   const Tensor context = keys > 0 ? torch::randn({2, keys, kWidth}, at::kDouble).requires_grad_() : x;
   Tensor mask = torch::zeros({2, context.size(1)}, at::kBool);
   mask[1].narrow(0, context.size(1) - 2, 2).fill_(true);
   // What padding queries put out says nothing.
-  Tensor factors = torch::randn({2, 7, kWidth}, at::kDouble);
+  Tensor factors = torch::randn({2, kLength, kWidth}, at::kDouble);
   if (keys == 0) factors = factors.masked_fill(mask.unsqueeze(2), 0);
 
   std::vector<ops::Named> leaves = leaves_of(*attention);

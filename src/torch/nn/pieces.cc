@@ -49,8 +49,7 @@ Tensor as_parameter(const Tensor& parameter, const Tensor& q) {
 }
 
 bool is_step(const Tensor& q, const AttentionState* state) {
-  return state != nullptr && state->position > 0 && q.size(1) == 1 && !at::GradMode::is_enabled() &&
-         q.scalar_type() != at::kDouble;
+  return state != nullptr && q.size(1) == 1 && !at::GradMode::is_enabled() && q.scalar_type() != at::kDouble;
 }
 
 KeyCache with_past(const Tensor& k, const Tensor& v, const AttentionState& state) {

@@ -38,7 +38,7 @@ constexpr double kHeadNormEpsilon = 1e-6;
 // What ops want parameters and gates to be: double beside double inputs, else fp32.
 Tensor as_parameter(const Tensor& parameter, const Tensor& q);
 
-// Whether a call can take the step op: one token, a past, no gradient.
+// Whether a call can take the step op: one token, a state, no gradient.
 bool is_step(const Tensor& q, const AttentionState* state);
 
 // The keys and values of a state with those of a call after them.
