@@ -2,13 +2,18 @@
 include(CMakePackageConfigHelpers)
 
 install(TARGETS raffia_core raffia_runtime EXPORT raffiaTargets)
-install(DIRECTORY include/raffia DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
+install(DIRECTORY include/raffia DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN torch EXCLUDE)
 if(RAFFIA_BUILD_CLI)
   install(TARGETS raffia_cli)
 endif()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/raffia)
 install(EXPORT raffiaTargets NAMESPACE raffia:: DESTINATION ${package_dir})
+if(RAFFIA_BUILD_TORCH)  # a component of its own: who uses the core alone needs no Torch
+  install(TARGETS raffia_torch EXPORT raffiaTorchTargets)
+  install(DIRECTORY include/raffia/torch DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/raffia FILES_MATCHING PATTERN "*.h")
+  install(EXPORT raffiaTorchTargets NAMESPACE raffia:: DESTINATION ${package_dir})
+endif()
 configure_package_config_file(cmake/raffiaConfig.cmake.in ${PROJECT_BINARY_DIR}/raffiaConfig.cmake INSTALL_DESTINATION ${package_dir})
 # Before 1.0 a minor version may change the interface.
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/raffiaConfigVersion.cmake COMPATIBILITY SameMinorVersion)

@@ -2,6 +2,19 @@
 
 raffia=build/bin/raffia
 
+# fill DOCUMENT NAME FILE: what the file holds, between the marks of that name in the document.
+fill() {
+  local document=$1 name=$2 found=$3 filled
+  filled=$(mktemp)
+  awk -v name="$name" -v found="$found" '
+    $0 == "<!-- end " name " -->" { inside = 0 }
+    !inside { print }
+    $0 == "<!-- table " name " -->" { inside = 1; while ((getline line < found) > 0) print line }
+  ' "$document" >"$filled"
+  cat "$filled" >"$document"
+  rm "$filled"
+}
+
 # table DOCUMENT NAME ARGUMENTS...: the command and what it prints, between the marks of that name in the document.
 table() {
   local document=$1 name=$2 found
@@ -13,11 +26,6 @@ table() {
     printf '```sh\nraffia %s\n```\n\n' "$*"
     "$raffia" "$@"
   } >"$found"
-  awk -v name="$name" -v found="$found" '
-    $0 == "<!-- end " name " -->" { inside = 0 }
-    !inside { print }
-    $0 == "<!-- table " name " -->" { inside = 1; while ((getline line < found) > 0) print line }
-  ' "$document" >"$found.document"
-  cat "$found.document" >"$document"
-  rm "$found" "$found.document"
+  fill "$document" "$name" "$found"
+  rm "$found"
 }

@@ -50,9 +50,7 @@ struct Flags {
   double gate_logit = 6;
   int64_t threads = 0;
   std::string plot, matrix;
-  bool json = false, csv = false, markdown = false;
-
-  Format format() const { return json ? Format::json : csv ? Format::csv : Format::markdown; }
+  FormatFlags output;
 };
 
 using Column = RecordColumn<ApproxRecord>;
@@ -512,7 +510,7 @@ void run(const Flags& flags) {
   } catch (const InvalidArgument& error) {  // an estimator whose settings do not fit each other or the data
     throw UsageError(error.what());
   }
-  print_table(kColumns, std::span<const ApproxRecord>(records), flags.format(), std::cout);
+  print_table(kColumns, std::span<const ApproxRecord>(records), flags.output.format(), std::cout);
   if (!flags.plot.empty()) plot_approx(records, prefix_of(flags.plot));
 }
 
@@ -592,9 +590,7 @@ Run add_approx(CLI::App& app) {
   app.add_option("--show-matrix", flags->matrix,
                  "Write PREFIX.svg/.png: the attention matrix of each estimator beside the exact one (needs gnuplot)")
       ->type_name("PREFIX");
-  CLI::Option* json = app.add_flag("--json", flags->json, "Print JSON, an array of records");
-  CLI::Option* csv = app.add_flag("--csv", flags->csv, "Print CSV")->excludes(json);
-  app.add_flag("--md", flags->markdown, "Print a Markdown table (default)")->excludes(json)->excludes(csv);
+  add_format_flags(app, flags->output);
   return [flags] { run(*flags); };
 }
 

@@ -56,13 +56,20 @@ void measure_memory(std::vector<BenchGroup>& groups, Progress& progress) {
 // Best of the run by number of threads.
 using Peaks = std::map<int64_t, double>;
 
-// Adds the ratios that need the other contenders of the group.
-void compare(BenchCase& bench, const std::vector<BenchCase>& cases) {
+// Seconds of the contender `op` over those of `record`, if it ran in the same form.
+std::optional<double> ratio_to(const char* op, const Record& record, const std::vector<BenchCase>& cases) {
   for (const BenchCase& other : cases) {
-    const bool same = other.record.op == "softmax" && other.record.causal == bench.record.causal &&
-                      other.record.pass == bench.record.pass && other.record.threads == bench.record.threads;
-    if (same) bench.record.ratio_to_softmax = other.record.seconds / bench.record.seconds;
+    const bool same = other.record.op == op && other.record.causal == record.causal && other.record.pass == record.pass &&
+                      other.record.threads == record.threads;
+    if (same) return other.record.seconds / record.seconds;
   }
+  return std::nullopt;
+}
+
+// Adds the ratios that need the other contenders of the group.
+void compare(Record& record, const std::vector<BenchCase>& cases) {
+  record.ratio_to_softmax = ratio_to("softmax", record, cases);
+  record.ratio_to_torch_softmax = ratio_to("torch_softmax", record, cases);
 }
 
 void measure_time(BenchGroup& group, Executor& executor, const BenchOptions& options, Peaks& peaks, Progress& progress) {
@@ -85,8 +92,12 @@ void measure_time(BenchGroup& group, Executor& executor, const BenchOptions& opt
 
   const Contender* peak = contenders.data() + group.cases.size();
   const Contender* read = peak + options.threads.size();
-  for (size_t i = 0; i < group.cases.size(); ++i) group.cases[i].record.seconds = contenders[i].seconds;
-  for (BenchCase& bench : group.cases) compare(bench, group.cases);
+  for (size_t i = 0; i < group.cases.size(); ++i) {
+    BenchCase& bench = group.cases[i];
+    bench.record.seconds = contenders[i].seconds;
+    if (bench.tokens > 0) bench.record.tokens_per_second = static_cast<double>(bench.tokens) / bench.record.seconds;
+  }
+  for (BenchCase& bench : group.cases) compare(bench.record, group.cases);
   for (size_t i = 0; i < options.threads.size(); ++i) {
     double& best = peaks[options.threads[i]];
     best = std::max(best, peak_flops[i] / peak[i].seconds);
@@ -136,9 +147,7 @@ void add_bench_flags(CLI::App& app, BenchOptions& options) {
       ->type_name("NAME");
   app.add_flag("--no-softmax", options.no_softmax, "Do not measure softmax; ratio_to_softmax is null");
   add_positive(app, "--softmax-max-length", options.softmax_max_length, "Measure softmax up to this length only");
-  CLI::Option* json = app.add_flag("--json", options.json, "Print JSON, an array of records");
-  CLI::Option* csv = app.add_flag("--csv", options.csv, "Print CSV")->excludes(json);
-  app.add_flag("--md", options.markdown, "Print a Markdown table (default)")->excludes(json)->excludes(csv);
+  add_format_flags(app, options.output);
 }
 
 void check(BenchOptions& options) {
@@ -221,7 +230,7 @@ std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions
     records[i].gflops = 1e-9 * flops[i] / records[i].seconds;
     records[i].peak_fraction = flops[i] / records[i].seconds / peaks[records[i].threads];
   }
-  print_records(records, options.format(), std::cout);
+  print_records(records, options.output.format(), std::cout);
   return records;
 }
 

@@ -1,4 +1,4 @@
-// What the benchmarks of attention and of decoding share: flags, shapes, and the run itself.
+// What the benchmarks of attention, decoding and training share: flags, shapes, and the run itself.
 #ifndef RAFFIA_CLI_BENCH_H_
 #define RAFFIA_CLI_BENCH_H_
 
@@ -70,9 +70,7 @@ struct BenchOptions {
   bool no_softmax = false;
   int64_t softmax_max_length = 0;
   std::optional<Isa> isa;
-  bool json = false, csv = false, markdown = false;
-
-  Format format() const { return json ? Format::json : csv ? Format::csv : Format::markdown; }
+  FormatFlags output;
 };
 
 // Registers the flags; `options` holds their defaults and outlives the app.
@@ -88,6 +86,7 @@ FeatureMap make_map(const BenchShape& shape, Input input);
 struct BenchCase {
   Record record;                                                     // all that is known before measuring
   double flops = 0;                                                  // of one run
+  int64_t tokens = 0;                                                // of one run, where tokens per second are of interest
   bool is_printed = true;                                            // not printed: softmax that only serves ratios
   std::function<std::function<void()>(Executor& executor)> prepare;  // makes its arrays and returns what is timed
 };

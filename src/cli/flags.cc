@@ -99,4 +99,10 @@ CLI::Option* add_integers(CLI::App& app, const std::string& flag, std::vector<in
   return add_list(app, flag, target, description, parse_integer);
 }
 
+void add_format_flags(CLI::App& app, FormatFlags& target) {
+  CLI::Option* json = app.add_flag("--json", target.json, "Print JSON, an array of records");
+  CLI::Option* csv = app.add_flag("--csv", target.csv, "Print CSV")->excludes(json);
+  app.add_flag("--md", target.markdown, "Print a Markdown table (default)")->excludes(json)->excludes(csv);
+}
+
 }  // namespace raffia::cli

@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/table.h"
+
 namespace raffia::cli {
 
 // Parses the text of one value. Throws CLI::ValidationError, whose message starts with `flag`.
@@ -29,6 +31,14 @@ CLI::Option* add_positive(CLI::App& app, const std::string& flag, std::optional<
 CLI::Option* add_seed(CLI::App& app, const std::string& flag, uint64_t& target, const std::string& description);
 CLI::Option* add_positives(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
 CLI::Option* add_integers(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
+
+// --json, --csv, --md: how records are printed.
+struct FormatFlags {
+  bool json = false, csv = false, markdown = false;
+
+  Format format() const { return json ? Format::json : csv ? Format::csv : Format::markdown; }
+};
+void add_format_flags(CLI::App& app, FormatFlags& target);
 
 // The names that a flag takes, and what they stand for.
 template <typename Value>

@@ -12,6 +12,8 @@ std::string human_bytes(double bytes) {
   return fmt::format("{:.2f} GB", bytes / 1e9);
 }
 
+std::string human_ratio(const Json& value) { return fmt::format("{:.2f}", value.get<double>()); }
+
 std::string human_percent(const Json& value) { return fmt::format("{:.1f}%", 100 * value.get<double>()); }
 
 const RecordColumn<Record> kColumns[] = {
@@ -32,14 +34,17 @@ const RecordColumn<Record> kColumns[] = {
     {"samples", [](const Record& r) { return json_of(r.samples); }},
     {"window", [](const Record& r) { return json_of(r.window); }},
     {"segment", [](const Record& r) { return json_of(r.segment); }},
+    {"layers", [](const Record& r) { return json_of(r.layers); }},
     {"dtype", [](const Record& r) { return json_of(r.dtype); }},
     {"seconds", [](const Record& r) { return json_of(r.seconds); }, Style::measured,
      [](const Json& value) { return human_seconds(value.get<double>()); }},
+    {"tokens_per_second", [](const Record& r) { return json_of(r.tokens_per_second); }, Style::measured,
+     [](const Json& value) { return fmt::format("{:.0f}", value.get<double>()); }},
     {"gflops", [](const Record& r) { return json_of(r.gflops); }, Style::measured,
      [](const Json& value) { return fmt::format("{:.1f}", value.get<double>()); }},
     {"peak_fraction", [](const Record& r) { return json_of(r.peak_fraction); }, Style::measured, human_percent},
-    {"ratio_to_softmax", [](const Record& r) { return json_of(r.ratio_to_softmax); }, Style::measured,
-     [](const Json& value) { return fmt::format("{:.2f}", value.get<double>()); }},
+    {"ratio_to_softmax", [](const Record& r) { return json_of(r.ratio_to_softmax); }, Style::measured, human_ratio},
+    {"ratio_to_torch_softmax", [](const Record& r) { return json_of(r.ratio_to_torch_softmax); }, Style::measured, human_ratio},
     {"state_bytes", [](const Record& r) { return json_of(r.state_bytes); }, Style::measured,
      [](const Json& value) { return human_bytes(value.get<double>()); }},
     {"peak_rss_bytes", [](const Record& r) { return json_of(r.peak_rss_bytes); }, Style::measured,

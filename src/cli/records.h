@@ -24,12 +24,15 @@ struct Record {
   std::optional<int64_t> samples;   // lara, ra, eva
   std::optional<int64_t> window;    // hybrid, eva, causal lara
   std::optional<int64_t> segment;   // as asked for; none: the op has no segments
+  std::optional<int64_t> layers;    // bench train, whole models
   std::string dtype;
   double seconds = 0;
+  std::optional<double> tokens_per_second;  // bench train
   double gflops = 0;
   double peak_fraction = 0;
   std::optional<double> ratio_to_softmax;
-  std::optional<int64_t> state_bytes;  // none: nothing can go on from there
+  std::optional<double> ratio_to_torch_softmax;  // bench train
+  std::optional<int64_t> state_bytes;            // none: nothing can go on from there
   std::optional<int64_t> peak_rss_bytes;
   std::optional<int64_t> bytes_read;         // decode, softmax
   std::optional<double> bandwidth_fraction;  // decode, softmax

@@ -137,6 +137,23 @@ class Outputs(unittest.TestCase):
                 # Weighted means of values near 1: rounding of logits and features of some 1e-6.
                 self.assertLess((found - exact).abs().max().item(), 1e-4)
 
+    def test_strided_inputs_give_the_bits_of_contiguous_ones(self):
+        for name, (_, names, _, _, _) in OPS.items():
+            with self.subTest(name):
+                results = []
+                for strided in (False, True):
+                    tensors = converted(case(), names, torch.Tensor.float)
+                    if strided:  # [B, H, T, D] in memory, and every second number of a row
+                        for n in ("q", "k", "v"):
+                            apart = torch.stack([tensors[n], tensors[n] * 9], -1).transpose(1, 2).contiguous()
+                            tensors[n] = apart.transpose(1, 2)[..., 0]
+                            self.assertFalse(tensors[n].is_contiguous())
+                    inputs = [tensors[n].requires_grad_() for n in QKV]
+                    out = call(name, tensors)[0]
+                    results.append((out, *torch.autograd.grad(out.square().sum(), inputs)))
+                for one, two in zip(*results):
+                    self.assertTrue(torch.equal(one, two))
+
     def test_bits_do_not_depend_on_threads(self):
         threads = torch.get_num_threads()
         for name, (_, names, _, _, _) in OPS.items():

@@ -1,0 +1,93 @@
+// Whole language models for `raffia bench train --what model`.
+#include <torch/library.h>
+#include <torch/torch.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "cli/plain_torch.h"
+#include "cli/train_ops.h"
+#include "torch/nn/models.h"
+
+namespace raffia::cli {
+namespace {
+
+using at::Tensor;
+
+ModelConfig config_of(const BenchShape& shape, const ModelShape& model, TrainOp op) {
+  return {.task = Task::lm,
+          .vocabulary = model.vocabulary,
+          .width = shape.heads * shape.head_dim,
+          .heads = shape.heads,
+          .layers = model.layers,
+          .estimators = {estimator_of(shape, op)}};
+}
+
+Tensor swapped_softmax(const Tensor& q, const Tensor& k, const Tensor& v, bool, int64_t, int64_t, c10::optional<double>,
+                       const c10::optional<Tensor>&, const c10::optional<Tensor>&) {
+  return plain_softmax(q, k, v);
+}
+
+// While it lives, models compute softmax attention in plain torch: the very same model otherwise.
+class SoftmaxOfTorch {
+ public:
+  SoftmaxOfTorch() : library_(torch::Library::IMPL, "raffia", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__) {
+    library_.impl("softmax", &swapped_softmax);
+  }
+
+ private:
+  torch::Library library_;
+};
+
+}  // namespace
+
+class Models {
+ public:
+  Models(const BenchShape& shape, const ModelShape& model) : shape_(shape), model_(model) {}
+
+  const BenchShape& shape() const { return shape_; }
+  const ModelShape& model() const { return model_; }
+
+  nn::LanguageModelImpl& of(TrainOp op) {
+    auto& made = made_[op];
+    if (!made) {
+      torch::manual_seed(shape_.seed);
+      made = std::make_shared<nn::LanguageModelImpl>(config_of(shape_, model_, op));
+      made->train();
+    }
+    return *made;
+  }
+
+ private:
+  BenchShape shape_;
+  ModelShape model_;
+  std::map<TrainOp, std::shared_ptr<nn::LanguageModelImpl>> made_;
+};
+
+std::shared_ptr<Models> make_models(const BenchShape& shape, const ModelShape& model) {
+  return std::make_shared<Models>(shape, model);
+}
+
+// Every matrix entry is used once per token: 2 FLOP forward, 4 backward. A layer has 4 E^2 + 2 E ffn = 12 E^2 of them.
+double model_flops(const BenchShape& shape, const ModelShape& model, TrainOp op, int64_t length) {
+  const auto width = static_cast<double>(shape.heads * shape.head_dim), layers = static_cast<double>(model.layers);
+  const double entries = 12 * width * width * layers + width * static_cast<double>(model.vocabulary);
+  return 6 * entries * static_cast<double>(shape.batch * length) + layers * layer_flops(shape, op, length);
+}
+
+std::function<void()> prepare_model(TrainOp op, const std::shared_ptr<Models>& models, int64_t length, int threads) {
+  return [op, models, length, threads] {
+    at::set_num_threads(threads);
+    nn::LanguageModelImpl& model = models->of(op);
+    std::optional<SoftmaxOfTorch> swapped;
+    if (op == TrainOp::torch_softmax) swapped.emplace();
+    torch::manual_seed(models->shape().seed);
+    const Tensor ids = torch::randint(models->model().vocabulary, {models->shape().batch, length + 1}, at::kLong);
+    const Tensor logits = model.forward(ids.slice(1, 0, length));
+    torch::nn::functional::cross_entropy(logits.flatten(0, 1), ids.slice(1, 1).flatten()).backward();
+    for (Tensor& parameter : model.parameters()) parameter.mutable_grad().reset();
+  };
+}
+
+}  // namespace raffia::cli

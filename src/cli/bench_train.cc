@@ -1,0 +1,93 @@
+// raffia bench train: a forward and backward pass of an attention layer or of a whole model, against plain torch.
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/bench.h"
+#include "cli/command.h"
+#include "cli/op_options.h"
+#include "cli/train_commands.h"
+#include "cli/train_ops.h"
+
+namespace raffia::cli {
+namespace {
+
+enum class What : uint8_t { layer, model };
+
+constexpr Named<What> kWhats[] = {{"layer", What::layer}, {"model", What::model}};
+
+struct Flags {
+  BenchOptions bench = {.lengths = {512, 2048, 8192}, .repeats = 5, .softmax_max_length = std::numeric_limits<int64_t>::max()};
+  What what = What::layer;
+  std::vector<TrainOp> ops = {TrainOp::softmax, TrainOp::torch_softmax, TrainOp::rfa_gate, TrainOp::torch_chunked};
+  int64_t torch_max_length = 8192;
+  ModelShape model;
+};
+
+bool is_measured(const Flags& flags, TrainOp op, int64_t length) {
+  return op != TrainOp::torch_softmax || length <= flags.torch_max_length;
+}
+
+std::vector<BenchGroup> groups_of(const Flags& flags) {
+  const BenchShape& shape = flags.bench.shape;
+  const auto models = make_models(shape, flags.model);
+  std::vector<BenchGroup> groups;
+  for (const int64_t length : flags.bench.lengths) {
+    BenchGroup& group = groups.emplace_back(BenchGroup{.length = length});
+    const auto inputs = make_layer_inputs(shape, length);
+    for (const int64_t threads : flags.bench.threads) {
+      for (const TrainOp op : flags.ops) {
+        if (!is_measured(flags, op, length)) continue;
+        const int count = static_cast<int>(threads);
+        BenchCase bench{.record = describe(shape, op, length, threads), .tokens = shape.batch * length};
+        if (flags.what == What::layer) {
+          bench.flops = layer_flops(shape, op, length);
+          bench.prepare = [op, inputs, count](Executor&) { return prepare_layer(op, inputs, count); };
+        } else {
+          bench.record.layers = flags.model.layers;
+          bench.flops = model_flops(shape, flags.model, op, length);
+          bench.prepare = [op, models, length, count](Executor&) { return prepare_model(op, models, length, count); };
+        }
+        group.cases.push_back(std::move(bench));
+      }
+    }
+  }
+  return groups;
+}
+
+void run(Flags& flags) {
+  check(flags.bench);
+  for (const Op op : {Op::lara, Op::eva}) check_form(flags.bench.shape, {.op = op, .causal = true});
+  run_bench(groups_of(flags), flags.bench);
+}
+
+}  // namespace
+
+Run add_bench_train(CLI::App& app) {
+  const auto flags = std::make_shared<Flags>();
+  BenchShape& shape = flags->bench.shape;
+  add_name(app, "--what", kWhats, flags->what, "layer: the attention op alone; model: a language model and its loss");
+  add_names(app, "--ops", kTrainOps, flags->ops,
+            "Contenders: softmax, window, rfa, rfa_gate, hybrid, lara, ra, eva; torch_softmax and torch_chunked (RFA-Gate) in "
+            "plain torch");
+  add_positives(app, "--lengths", flags->bench.lengths, "Tokens of a sequence");
+  add_positive(app, "--batch", shape.batch, "Sequences at once");
+  add_positive(app, "--heads", shape.heads, "Heads");
+  add_positive(app, "--head-dim", shape.head_dim, "d: size of a query, key or value; models are --heads times as wide");
+  add_positive(app, "--random-features", shape.random_features, "D: rows of the projection (F = 2 D); eva: R");
+  add_positive(app, "--samples", shape.samples, "lara: samples (128); eva: summaries kept (256); ra: draws (1)");
+  add_positive(app, "--window", shape.window, "window, hybrid, eva, lara: tokens of a window, seen exactly");
+  add_positive(app, "--chunk", shape.chunk, "eva and lara: tokens per summary or proposal, a divisor of --window");
+  add_positive(app, "--layers", flags->model.layers, "model: layers");
+  add_positive(app, "--vocabulary", flags->model.vocabulary, "model: tokens that there are");
+  add_positives(app, "--threads", flags->bench.threads, "Numbers of threads");
+  add_positive(app, "--repeats", flags->bench.repeats, "Turns of each contender; the best counts");
+  add_seed(app, "--seed", shape.seed, "Seed of the data and the maps");
+  add_positive(app, "--torch-max-length", flags->torch_max_length, "Measure torch_softmax up to this length only");
+  add_format_flags(app, flags->bench.output);
+  return [flags] { run(*flags); };
+}
+
+}  // namespace raffia::cli

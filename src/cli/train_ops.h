@@ -1,0 +1,70 @@
+// What `raffia bench train` measures: forward and backward passes through autograd, of one attention op or of a whole language
+// model, by Raffia's ops and in plain torch.
+#ifndef RAFFIA_CLI_TRAIN_OPS_H_
+#define RAFFIA_CLI_TRAIN_OPS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "cli/bench.h"
+#include "cli/flags.h"
+#include "cli/records.h"
+#include "raffia/estimator.h"
+
+namespace raffia::cli {
+
+// All causal.
+enum class TrainOp : uint8_t {
+  softmax,
+  torch_softmax,  // matrix product, mask, softmax, matrix product
+  window,         // exact, own window and the one before
+  rfa,
+  rfa_gate,
+  torch_chunked,  // RFA-Gate in plain torch
+  hybrid,
+  lara,
+  ra,
+  eva,
+};
+
+inline constexpr Named<TrainOp> kTrainOps[] = {{"softmax", TrainOp::softmax},
+                                               {"torch_softmax", TrainOp::torch_softmax},
+                                               {"window", TrainOp::window},
+                                               {"rfa", TrainOp::rfa},
+                                               {"rfa_gate", TrainOp::rfa_gate},
+                                               {"torch_chunked", TrainOp::torch_chunked},
+                                               {"hybrid", TrainOp::hybrid},
+                                               {"lara", TrainOp::lara},
+                                               {"ra", TrainOp::ra},
+                                               {"eva", TrainOp::eva}};
+
+// The op as a layer of a model has it.
+Estimator estimator_of(const BenchShape& shape, TrainOp op);
+
+// The fields of a record that follow from the flags, and the FLOP of a forward and backward pass of one layer.
+Record describe(const BenchShape& shape, TrainOp op, int64_t length, int64_t threads);
+double layer_flops(const BenchShape& shape, TrainOp op, int64_t length);
+
+// What the layers of one length read: made when first asked for, shared by all of them.
+class LayerInputs;
+std::shared_ptr<LayerInputs> make_layer_inputs(const BenchShape& shape, int64_t length);
+
+// One forward and backward pass: gradients of q, k, v, and of gates, sigma and log-scale where the op has them.
+std::function<void()> prepare_layer(TrainOp op, const std::shared_ptr<LayerInputs>& inputs, int threads);
+
+struct ModelShape {
+  int64_t layers = 6;
+  int64_t vocabulary = 8192;
+};
+
+// One step of training but for the optimiser: forward, cross entropy, backward. Models that prepare_model() made are kept, one
+// per op and whatever the length, as long as `Models` lives.
+class Models;
+std::shared_ptr<Models> make_models(const BenchShape& shape, const ModelShape& model);
+double model_flops(const BenchShape& shape, const ModelShape& model, TrainOp op, int64_t length);
+std::function<void()> prepare_model(TrainOp op, const std::shared_ptr<Models>& models, int64_t length, int threads);
+
+}  // namespace raffia::cli
+
+#endif  // RAFFIA_CLI_TRAIN_OPS_H_

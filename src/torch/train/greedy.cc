@@ -1,0 +1,73 @@
+// Greedy translation, in batches of sentences of similar lengths.
+#include <algorithm>
+#include <cmath>
+
+#include "core/check.h"
+#include "io/tokenizer.h"
+#include "torch/train/evaluate.h"
+
+namespace raffia::train {
+namespace {
+
+using Sentence = std::vector<int32_t>;
+using Order = std::vector<size_t>;
+
+// [B, S], padded as PairBatches pads.
+Tensor padded(std::span<const Sentence> sources, std::span<const size_t> chosen) {
+  size_t longest = 0;
+  for (const size_t i : chosen) longest = std::max(longest, sources[i].size());
+  Tensor batch = torch::full({static_cast<int64_t>(chosen.size()), static_cast<int64_t>(longest)}, Tokenizer::kPad, at::kLong);
+  for (size_t b = 0; b < chosen.size(); ++b) {
+    int64_t* to = batch[static_cast<int64_t>(b)].data_ptr<int64_t>();
+    std::copy(sources[chosen[b]].begin(), sources[chosen[b]].end(), to);
+  }
+  return batch;
+}
+
+// Sentences that have ended still take part in their batch: what the model says for them is not read.
+std::vector<Sentence> translate_batch(nn::TranslatorImpl& model, const Tensor& source, const std::vector<int64_t>& most_tokens) {
+  const auto batch = static_cast<size_t>(source.size(0));
+  const Tensor encoded = model.encode(source);
+  nn::ModelState state;
+  Tensor last = torch::full({source.size(0), 1}, Tokenizer::kBegin, at::kLong);
+  std::vector<Sentence> sentences(batch);
+  std::vector<bool> ended(batch, false);
+  while (std::find(ended.begin(), ended.end(), false) != ended.end()) {
+    last = model.decode(last, encoded, source, &state).argmax(-1);  // [B, 1]
+    const int64_t* ids = last.data_ptr<int64_t>();
+    for (size_t b = 0; b < batch; ++b) {
+      if (ended[b]) continue;
+      if (ids[b] != Tokenizer::kEnd) sentences[b].push_back(static_cast<int32_t>(ids[b]));
+      ended[b] = ids[b] == Tokenizer::kEnd || static_cast<int64_t>(sentences[b].size()) >= most_tokens[b];
+    }
+  }
+  return sentences;
+}
+
+}  // namespace
+
+std::vector<Sentence> translate_greedily(nn::TranslatorImpl& model, std::span<const Sentence> sources, const Decoding& decoding) {
+  require(decoding.batch >= 1, "translate_greedily: batch is {}, expected at least 1", decoding.batch);
+  const EvaluationMode evaluation(model);
+  Order order;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    if (!sources[i].empty()) order.push_back(i);  // nothing to say of nothing
+  }
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return sources[a].size() > sources[b].size(); });
+
+  std::vector<Sentence> translations(sources.size());
+  for (size_t begin = 0; begin < order.size(); begin += static_cast<size_t>(decoding.batch)) {
+    const auto chosen = std::span(order).subspan(begin, std::min(static_cast<size_t>(decoding.batch), order.size() - begin));
+    std::vector<int64_t> most_tokens;
+    for (const size_t i : chosen) {
+      const auto length = static_cast<double>(sources[i].size());
+      most_tokens.push_back(static_cast<int64_t>(std::ceil(decoding.length_ratio * length)) + decoding.extra_length);
+    }
+    std::vector<Sentence> found = translate_batch(model, padded(sources, chosen), most_tokens);
+    for (size_t b = 0; b < chosen.size(); ++b) translations[chosen[b]] = std::move(found[b]);
+    if (decoding.progress) decoding.progress(static_cast<int64_t>(begin + chosen.size()), static_cast<int64_t>(order.size()));
+  }
+  return translations;
+}
+
+}  // namespace raffia::train
