@@ -79,6 +79,8 @@ const OptionInfo kTable[] = {
     {"queries", &O::recall_queries, "Queries per sequence", 1, 1e6, OnResume::same, kRecall},
     {"alphabet", &O::recall_alphabet, "Keys there are, and values", 2, 1e6, OnResume::same, kRecall},
     {"distances", &O::recall_distances, "Tokens from a pair to its query, as a list", 0, 0, OnResume::same, kRecall},
+    {"eval-distances", &O::recall_eval_distances, "The same in evaluations, whose sequences are as long as it takes", 0, 0,
+     OnResume::same, kRecall},
 
     {"eval-every", &O::eval_every, "Steps between evaluations; 0: a tenth of the run", 0, kMostSteps, kSilent},
     {"checkpoint-every", &O::checkpoint_every, "Steps between checkpoints; 0: a tenth of the run", 0, kMostSteps, kSilent},

@@ -56,7 +56,7 @@ struct TrainOptions {
   int64_t text_column = 0;
   int64_t classes = 0, patch = 4;
   int64_t recall_pairs = 16, recall_queries = 16, recall_alphabet = 256;
-  std::string recall_distances = "16,64,256";
+  std::string recall_distances = "16,64,256", recall_eval_distances = "16,64,256,1024,4096";
 
   // What the run does beside steps.
   int64_t eval_every = 0, checkpoint_every = 0, log_every = 10;  // 0: ten times a run

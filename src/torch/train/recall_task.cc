@@ -17,7 +17,8 @@
 namespace raffia::train {
 namespace {
 
-constexpr int64_t kEvaluationBatches = 8;
+constexpr int64_t kEvaluationBatches = 8;  // of each number of pairs
+constexpr int64_t kEvaluationRows = 4;     // in a batch: its sequences may be long
 
 std::vector<int64_t> parse_distances(const std::string& text) {
   std::vector<int64_t> distances;
@@ -44,10 +45,15 @@ class RecallTrainingTask : public TrainingTask {
                              .values = options.recall_alphabet,
                              .seed = options.seed};
     train_ = std::make_unique<RecallTask>(data, shard_of(options));
-    // Fewer pairs than in training, too; sequences that training never sees.
+    // Fewer pairs than in training, too, and other distances; sequences that training never sees.
+    const std::vector<int64_t> distances = parse_distances(options.recall_eval_distances);
+    const int64_t length = std::max(data.length, *std::ranges::max_element(distances) + 2 * data.pairs);
     for (const int64_t pairs :
          std::set<int64_t>{std::max<int64_t>(1, data.pairs / 4), std::max<int64_t>(1, data.pairs / 2), data.pairs}) {
       RecallOptions other = data;
+      other.batch = kEvaluationRows;
+      other.length = length;
+      other.distances = distances;
       other.pairs = pairs;
       other.queries = std::min(pairs, data.queries);
       other.seed = ~data.seed;
@@ -55,7 +61,7 @@ class RecallTrainingTask : public TrainingTask {
     }
     ModelConfig config = model_config(options, Task::lm);
     config.vocabulary = train_->vocabulary();
-    if (config.positions == Positions::learned) config.max_length = options.segment;
+    if (config.positions == Positions::learned) config.max_length = length;
     check_config(config, options);
     seed_for_weights(options);
     model_ = std::make_shared<nn::LanguageModelImpl>(config);
