@@ -29,6 +29,8 @@ void Progress::begin(const std::string& what) {
   show();
 }
 
+void Progress::describe(const std::string& what) { what_ = what; }
+
 void Progress::advance(double work) {
   done_ = std::min(total_, done_ + work);
   show();

@@ -14,7 +14,8 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  void begin(const std::string& what);  // the part that follows
+  void begin(const std::string& what);     // the part that follows
+  void describe(const std::string& what);  // the same part in other words: shown when it is time to
   void advance(double work);
   void note(const std::string& message);  // a line that stays
 

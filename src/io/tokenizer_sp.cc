@@ -34,6 +34,7 @@ constexpr size_t kMostTrainingBytes = size_t{64} << 20;  // more text makes trai
 
 // How many bytes at text[at] are a reserved character; 0: none.
 size_t reserved_size(std::string_view text, size_t at) {
+  if (text[at] != '\t' && text[at] != kSpaceMark[0]) return 0;
   for (const std::string_view reserved : kReserved) {
     if (text.substr(at).starts_with(reserved)) return reserved.size();
   }

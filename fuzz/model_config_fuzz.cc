@@ -1,0 +1,21 @@
+// config.json from anywhere: it is refused with FormatError, or it is a model that can be written and read back as it was.
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "io/model_config.h"
+#include "raffia/error.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  try {
+    const std::string_view text(reinterpret_cast<const char*>(data), size);
+    const raffia::ModelConfig config = raffia::model_config_from_json(text, "fuzz.json");
+    config.check("fuzz.json");
+    if (config.width % config.heads != 0 || config.layers < 1) std::abort();
+    if (raffia::model_config_from_json(raffia::to_json(config), "again.json") != config) std::abort();
+  } catch (const raffia::FormatError&) {
+    return 0;
+  }
+  return 0;
+}

@@ -1,0 +1,230 @@
+// raffia train lm|translate|classify|image|recall: flags from the table of options, progress on stderr, figures on stdout.
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cli/blas.h"
+#include "cli/gnuplot.h"
+#include "cli/progress.h"
+#include "cli/table.h"
+#include "cli/train_commands.h"
+#include "cli/train_plot.h"
+#include "raffia/error.h"
+#include "torch/train/trainer.h"
+
+namespace raffia::cli {
+namespace {
+
+using train::OptionInfo;
+using train::TaskKind;
+using train::TrainOptions;
+
+std::atomic<bool> g_stop = false;  // signals know no other place
+
+void stop_after_step(int) { g_stop = true; }
+
+struct Flags {
+  std::map<std::string, std::string> given;  // by name of the option
+  std::string config;
+  bool resume = false, json = false, no_plot = false;
+};
+
+std::string type_name(const OptionInfo& info) {
+  if (std::holds_alternative<std::string TrainOptions::*>(info.field)) return "TEXT";
+  return std::holds_alternative<double TrainOptions::*>(info.field) ? "X" : "N";
+}
+
+void add_option_flags(CLI::App& app, TaskKind task, std::map<std::string, std::string>& given) {
+  const TrainOptions defaults = train::default_options(task);
+  for (const OptionInfo& info : train::option_table()) {
+    if ((info.tasks & train::only(task)) == 0) continue;
+    const std::string name = info.name;
+    const auto set = [&given, name](const std::string& value) { given[name] = value; };
+    if (name == "stateful") {
+      app.add_flag_callback(
+          "--stateful", [set] { set("true"); }, "Carry the memory from segment to segment; default: where it fades");
+      app.add_flag_callback(
+          "--no-stateful", [set] { set("false"); }, "Begin every segment with empty memory");
+    } else if (std::holds_alternative<bool TrainOptions::*>(info.field)) {
+      app.add_flag_callback(
+          "--" + name, [set] { set("true"); }, info.description);
+    } else {
+      const std::string value = train::value_text(defaults, info);
+      app.add_option_function<std::string>(
+             "--" + name,
+             [set, name, info, task](const std::string& text) {
+               TrainOptions scratch{.task = task};
+               try {
+                 train::set_from_text(scratch, info, text);
+               } catch (const InvalidArgument& error) {
+                 throw CLI::ValidationError("--" + name, error.what());
+               }
+               set(text);
+             },
+             info.description)
+          ->type_name(type_name(info))
+          ->default_str(std::holds_alternative<double TrainOptions::*>(info.field)
+                            ? fmt::format("{:.3g}", defaults.*std::get<double TrainOptions::*>(info.field))
+                            : value);
+    }
+  }
+}
+
+constexpr size_t kMetricsInWords = 4;  // recall has dozens, and a table for them
+
+std::string in_words(const train::Metrics& metrics) {
+  std::vector<std::string> parts;
+  for (const auto& [name, value] : std::span(metrics).first(std::min(kMetricsInWords, metrics.size()))) {
+    parts.push_back(fmt::format("{} {:.4g}", name, value));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+class Screen : public train::Observer {
+ public:
+  void plot_into(const std::string& directory, const std::string& metric) {
+    directory_ = directory;
+    metric_ = metric;
+  }
+
+  void started(int64_t step, int64_t steps) override {
+    progress_.emplace(static_cast<double>(steps - step));
+    progress_->begin(fmt::format("step {}/{}", step, steps));
+  }
+  void stepped(const train::StepReport& report) override {
+    words_ = fmt::format("step {}/{}, loss {:.4f}, lr {:.2e}, {:.0f} tokens/s", report.step, report.steps, report.loss, report.lr,
+                         report.tokens_per_second);
+    progress_->describe(words_);
+    progress_->advance(1);
+  }
+  void evaluating(int64_t done, int64_t total) override {
+    if (!progress_ || total == 0) return;
+    progress_->describe(fmt::format("{}; evaluating {}%", words_, 100 * done / total));
+    progress_->advance(0);
+  }
+  void evaluated(int64_t step, const train::Metrics& metrics, bool is_best) override {
+    note(fmt::format("step {}: {}{}", step, in_words(metrics), is_best ? "" : " (not the best)"));
+    if (directory_.empty()) return;
+    try {
+      plot_loss(directory_, metric_);
+    } catch (const Error& error) {
+      note(fmt::format("note: {}", error.what()));
+      directory_.clear();  // once is enough
+    }
+  }
+  void note(const std::string& message) override {
+    if (progress_) {
+      progress_->note(message);
+    } else {
+      fmt::print(stderr, "{}\n", message);
+    }
+  }
+
+ private:
+  std::optional<Progress> progress_;
+  std::string words_, directory_, metric_;
+};
+
+Json to_json(const train::Metrics& metrics) {
+  Json json = Json::object();
+  for (const auto& [name, value] : metrics) json[name] = value;
+  return json;
+}
+
+std::string_view name_of(train::End end) {
+  return end == train::End::complete ? "complete" : end == train::End::patience ? "patience" : "interrupted";
+}
+
+// Accuracies by number of pairs and distance, which recall names "accuracy_pairs16_distance64".
+void print_recall(const train::Metrics& metrics) {
+  const TableColumn columns[] = {
+      {"pairs", Style::key}, {"distance", Style::key}, {"accuracy", Style::measured, [](const Json& value) {
+                                                          return fmt::format("{:.3f}", value.get<double>());
+                                                        }}};
+  std::vector<TableRow> rows;
+  for (const auto& [name, value] : metrics) {
+    long long pairs = 0, distance = 0;
+    if (std::sscanf(name.c_str(), "accuracy_pairs%lld_distance%lld", &pairs, &distance) == 2)
+      rows.push_back({pairs, distance, value});
+  }
+  print_table(columns, rows, Format::markdown, std::cout);
+}
+
+void print_summary(const train::Summary& summary, const TrainOptions& options, bool json) {
+  if (json) {
+    std::cout << Json{{"task", train::name_of(options.task)},
+                      {"out", options.out},
+                      {"end", name_of(summary.end)},
+                      {"step", summary.step},
+                      {"best_step", summary.best_step},
+                      {"valid", to_json(summary.valid)},
+                      {"test", summary.test.empty() ? Json(nullptr) : to_json(summary.test)},
+                      {"parameters", summary.parameters},
+                      {"tokens", summary.tokens},
+                      {"seconds", summary.seconds},
+                      {"tokens_per_second", summary.tokens_per_second}}
+                     .dump(2)
+              << '\n';
+    return;
+  }
+  std::cout << fmt::format("{}: step {}, {}\n", options.out, summary.best_step, in_words(summary.valid));
+  if (options.task == TaskKind::recall) print_recall(summary.valid);
+  if (!summary.test.empty()) std::cout << fmt::format("test: {}\n", in_words(summary.test));
+}
+
+void run_training(TaskKind kind, const Flags& flags) {
+  Screen screen;
+  TrainOptions options;
+  std::unique_ptr<train::TrainingTask> task;
+  try {
+    options = train::resolve_options(kind, flags.config, flags.given, flags.resume, screen);
+    at::set_num_threads(
+        static_cast<int>(options.threads > 0 ? options.threads : std::max(1U, std::thread::hardware_concurrency())));
+    if (const std::string warning = blas_warning(); !warning.empty()) screen.note(warning);
+    task = train::make_task(options, options.resume);
+  } catch (const InvalidArgument& error) {
+    throw UsageError(error.what());
+  }
+  screen.note(task->describe());
+  if (!flags.no_plot) screen.plot_into(options.out, task->objective().metric);
+  std::signal(SIGINT, stop_after_step);
+  std::signal(SIGTERM, stop_after_step);
+  const train::Summary summary = train::train(options, *task, screen, &g_stop);
+  if (summary.end == train::End::interrupted) {
+    throw Error(fmt::format("stopped at step {}, with a checkpoint: --resume goes on from there", summary.step));
+  }
+  print_summary(summary, options, flags.json);
+}
+
+template <TaskKind kKind>
+Run add_train(CLI::App& app) {
+  const auto flags = std::make_shared<Flags>();
+  app.add_option("--config", flags->config, "TOML file of options; flags override it")->type_name("FILE");
+  add_option_flags(app, kKind, flags->given);
+  app.add_flag("--resume", flags->resume, "Go on from the newest checkpoint in --out");
+  app.add_flag("--no-plot", flags->no_plot, "Draw no loss.svg and loss.png");
+  app.add_flag("--json", flags->json, "Print the result as JSON");
+  return [flags] { run_training(kKind, *flags); };
+}
+
+}  // namespace
+
+Run add_train_lm(CLI::App& app) { return add_train<TaskKind::lm>(app); }
+Run add_train_translate(CLI::App& app) { return add_train<TaskKind::translate>(app); }
+Run add_train_classify(CLI::App& app) { return add_train<TaskKind::classify>(app); }
+Run add_train_image(CLI::App& app) { return add_train<TaskKind::image>(app); }
+Run add_train_recall(CLI::App& app) { return add_train<TaskKind::recall>(app); }
+
+}  // namespace raffia::cli

@@ -1,0 +1,29 @@
+// The raffia-train command: everything that needs LibTorch. `raffia train`, `raffia eval` and `raffia bench train` run it.
+#include "cli/program.h"
+#include "cli/train_commands.h"
+
+namespace raffia::cli {
+namespace {
+
+constexpr Command kCommands[] = {
+    {nullptr, "lm", "Train a language model on a text", "raffia train lm --data book.txt --out book-model", add_train_lm},
+    {nullptr, "translate", "Train a translator on two files that are aligned by line",
+     "raffia train translate --data corpus --source en --target de --out en-de", add_train_translate},
+    {nullptr, "classify", "Train a classifier of texts, or of pairs of texts: lines of label TAB text",
+     "raffia train classify --data reviews.tsv --out reviews-model", add_train_classify},
+    {nullptr, "image", "Train a classifier of images: a directory of MNIST's or CIFAR-10's files",
+     "raffia train image --data fashion-mnist --out fashion-model", add_train_image},
+    {nullptr, "recall", "Train on associative recall: what an attention remembers, over which distance",
+     "raffia train recall --estimator hybrid --pairs 32 --distances 16,64,256 --out recall-model", add_train_recall},
+};
+
+constexpr Program kProgram{.name = "raffia-train",
+                           .description = "Train and evaluate models with Random Feature Attention",
+                           .example = "raffia train lm --data book.txt --out book-model",
+                           .groups = {},
+                           .commands = kCommands};
+
+}  // namespace
+}  // namespace raffia::cli
+
+int main(int argc, char** argv) { return raffia::cli::run_program(raffia::cli::kProgram, argc, argv); }

@@ -1,0 +1,137 @@
+#include "torch/train/checkpoint.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "io/file.h"
+#include "io/text.h"
+#include "raffia/error.h"
+#include "torch/train/fingerprint.h"
+
+namespace raffia::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kUnfinished = ".unfinished-";
+constexpr std::string_view kFacts = "trainer.json";
+
+void sync_directory(const fs::path& path) { File(path, O_RDONLY | O_DIRECTORY, "open to sync").sync(); }
+
+void move(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) throw IoError(fmt::format("{}: cannot move {} to it: {}", to.string(), from.string(), error.message()));
+}
+
+void make_directory(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) throw IoError(fmt::format("{}: cannot create: {}", path.string(), error.message()));
+}
+
+}  // namespace
+
+uint64_t file_checksum(const fs::path& path) {
+  File file = File::open_to_read(path);
+  Fingerprint fingerprint;
+  std::vector<std::byte> block(1 << 20);
+  for (size_t size = 0; (size = file.read(block)) > 0;) fingerprint.add(std::span(block).first(size));
+  return fingerprint.value();
+}
+
+CheckpointStore::CheckpointStore(fs::path directory) : directory_(std::move(directory)) {}
+
+fs::path CheckpointStore::path(int64_t step) const { return directory_ / fmt::format("{}{:08}", kPrefix, step); }
+
+void CheckpointStore::write(int64_t step, const std::function<void(const fs::path&)>& write_files, nlohmann::ordered_json facts) {
+  make_directory(directory_);
+  const fs::path unfinished = directory_ / fmt::format("{}{:08}", kUnfinished, step);
+  const fs::path replaced = directory_ / fmt::format("{}replaced-{:08}", kUnfinished, step);
+  remove_unfinished();
+  try {
+    make_directory(unfinished);
+    write_files(unfinished);
+    auto& files = facts["files"] = nlohmann::ordered_json::object();
+    std::vector<fs::path> written(fs::directory_iterator(unfinished), {});
+    std::sort(written.begin(), written.end());
+    for (const fs::path& file : written) {
+      files[file.filename().string()] = {{"bytes", fs::file_size(file)}, {"xxh3", fmt::format("{:016x}", file_checksum(file))}};
+    }
+    write_file(unfinished / kFacts, facts.dump(2) + "\n");
+    // A damaged checkpoint of the same step makes way.
+    if (fs::exists(path(step))) move(path(step), replaced);
+    move(unfinished, path(step));
+    sync_directory(directory_);
+  } catch (...) {
+    remove_unfinished();
+    throw;
+  }
+  remove_unfinished();
+}
+
+std::vector<int64_t> CheckpointStore::steps() const {
+  std::vector<int64_t> all;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
+    const std::string name = entry.path().filename().string();
+    int64_t step = 0;
+    if (!name.starts_with(kPrefix)) continue;
+    const auto [end, error] = std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
+    if (error == std::errc() && end == name.data() + name.size()) all.push_back(step);
+  }
+  std::sort(all.begin(), all.end(), std::greater<>());
+  return all;
+}
+
+nlohmann::ordered_json CheckpointStore::verify(int64_t step) const {
+  const fs::path facts_path = path(step) / kFacts;
+  nlohmann::ordered_json facts;
+  try {
+    facts = nlohmann::ordered_json::parse(read_file(facts_path));
+    for (const auto& [name, file] : facts.at("files").items()) {
+      const fs::path file_path = path(step) / name;
+      const auto bytes = file.at("bytes").get<uint64_t>();
+      if (const uint64_t found = File::open_to_read(file_path).size(); found != bytes) {
+        throw FormatError(fmt::format("{}: {} bytes, expected {}: the file is damaged", file_path.string(), found, bytes));
+      }
+      const auto expected = file.at("xxh3").get<std::string>();
+      if (const auto found = fmt::format("{:016x}", file_checksum(file_path)); found != expected) {
+        throw FormatError(fmt::format("{}: checksum {}, expected {}: the file is damaged", file_path.string(), found, expected));
+      }
+    }
+  } catch (const nlohmann::json::exception& error) {
+    throw FormatError(fmt::format("{}: {}", facts_path.string(), error.what()));
+  }
+  return facts;
+}
+
+void CheckpointStore::remove_all_but(int64_t newest) const {
+  const std::vector<int64_t> all = steps();
+  for (size_t i = static_cast<size_t>(newest); i < all.size(); ++i) {
+    // Renamed first: a checkpoint that is half removed must not look like one.
+    const fs::path leaving = directory_ / fmt::format("{}old-{:08}", kUnfinished, all[i]);
+    move(path(all[i]), leaving);
+    std::error_code ignored;
+    fs::remove_all(leaving, ignored);
+  }
+}
+
+void CheckpointStore::remove_unfinished() const {
+  std::error_code ignored;
+  std::vector<fs::path> leftovers;
+  for (const auto& entry : fs::directory_iterator(directory_, ignored)) {
+    if (entry.path().filename().string().starts_with(kUnfinished)) leftovers.push_back(entry.path());
+  }
+  for (const fs::path& leftover : leftovers) fs::remove_all(leftover, ignored);
+}
+
+}  // namespace raffia::train

@@ -1,0 +1,34 @@
+// One number for many bytes (XXH3): equal data have equal fingerprints.
+#ifndef RAFFIA_TORCH_TRAIN_FINGERPRINT_H_
+#define RAFFIA_TORCH_TRAIN_FINGERPRINT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace raffia::train {
+
+class Fingerprint {
+ public:
+  Fingerprint();
+  ~Fingerprint();
+
+  void add(std::span<const std::byte> bytes);
+  template <typename Element>
+  void add(const std::vector<Element>& elements) {
+    add_number(elements.size());  // so that a border between two does not move unseen
+    add(std::as_bytes(std::span(elements)));
+  }
+  void add_number(uint64_t number) { add(std::as_bytes(std::span(&number, 1))); }
+  uint64_t value() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace raffia::train
+
+#endif  // RAFFIA_TORCH_TRAIN_FINGERPRINT_H_

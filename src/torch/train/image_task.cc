@@ -1,0 +1,130 @@
+// Classes of images: IDX files (MNIST, Fashion-MNIST) or CIFAR-10's binary files, in one directory under their usual names.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/check.h"
+#include "io/datasets.h"
+#include "io/text.h"
+#include "torch/train/data.h"
+#include "torch/train/fingerprint.h"
+#include "torch/train/labels.h"
+#include "torch/train/task.h"
+
+namespace raffia::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// As it is, or compressed; empty if there is neither.
+fs::path find_file(const fs::path& directory, const std::string& name) {
+  for (const char* ending : {"", ".gz", ".xz"}) {
+    if (fs::exists(directory / (name + ending))) return directory / (name + ending);
+  }
+  return {};
+}
+
+LabelledImages read_images(const fs::path& directory, bool test) {
+  const std::string prefix = test ? "t10k" : "train";
+  const fs::path images = find_file(directory, prefix + "-images-idx3-ubyte");
+  const fs::path labels = find_file(directory, prefix + "-labels-idx1-ubyte");
+  if (!images.empty() && !labels.empty()) return read_idx_images(images, labels);
+  std::vector<fs::path> parts;
+  for (const std::string& name : test ? std::vector<std::string>{"test_batch.bin"}
+                                      : std::vector<std::string>{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                                                 "data_batch_4.bin", "data_batch_5.bin"}) {
+    if (fs::path part = find_file(directory, name); !part.empty()) parts.push_back(std::move(part));
+  }
+  if (!parts.empty()) return read_cifar_images(parts);
+  require(test,
+          "--data: {} holds no images, expected train-images-idx3-ubyte and train-labels-idx1-ubyte (may end in .gz), or "
+          "data_batch_1.bin",
+          directory.string());
+  return {};
+}
+
+std::pair<LabelledImages, LabelledImages> split(const LabelledImages& all, double share) {
+  const auto shape = [&all] { return LabelledImages{.channels = all.channels, .size = all.size}; };
+  std::pair<LabelledImages, LabelledImages> parts{shape(), shape()};
+  const int64_t bytes = all.channels * all.size * all.size;
+  for (int64_t i = 0; i < all.count; ++i) {
+    LabelledImages& part = is_held_out(static_cast<size_t>(i), share) ? parts.second : parts.first;
+    part.pixels.insert(part.pixels.end(), all.pixels.begin() + i * bytes, all.pixels.begin() + (i + 1) * bytes);
+    part.labels.push_back(all.labels[static_cast<size_t>(i)]);
+    ++part.count;
+  }
+  return parts;
+}
+
+class ImageTask : public TrainingTask {
+ public:
+  explicit ImageTask(TrainOptions& options) : smoothing_(options.label_smoothing) {
+    require(!options.data.empty(), "--data is missing: the directory of images to learn from");
+    auto [train, valid] = split(read_images(options.data, false), options.valid_share);
+    require(valid.count > 0, "--data: {} images are too few to keep some for evaluation", train.count);
+    LabelledImages test = read_images(options.data, true);
+    Fingerprint data;
+    for (const LabelledImages* part : {&train, &valid}) {
+      data.add(part->pixels);
+      data.add(part->labels);
+    }
+    fingerprints_ = {.data = data.value()};
+
+    ModelConfig config = model_config(options, Task::image);
+    config.positions = Positions::none;  // images have learned ones, always
+    config.classes = options.classes > 0 ? options.classes : train.classes();
+    config.image_size = train.size;
+    config.channels = train.channels;
+    config.patch = options.patch;
+    check_config(config, options);
+    seed_for_weights(options);
+    model_ = std::make_shared<nn::ImageClassifierImpl>(config);
+    description_ = fmt::format("{} images of {} x {}, {} to evaluate on, {} to test; {} parameters",
+                               grouped(static_cast<uint64_t>(train.count)), train.size, train.size, valid.count, test.count,
+                               grouped(static_cast<uint64_t>(model_->parameter_count())));
+    const BatchOptions batches{.batch = options.batch, .seed = options.seed};
+    train_ = std::make_unique<ImageBatches>(std::move(train), batches);
+    valid_ = std::make_unique<ImageBatches>(std::move(valid), batches);
+    if (test.count > 0) test_ = std::make_unique<ImageBatches>(std::move(test), batches);
+  }
+
+  nn::ModelImpl& model() override { return *model_; }
+  Objective objective() const override { return {.metric = "accuracy", .higher_is_better = true}; }
+  int64_t batches_per_epoch() const override { return train_->steps_per_epoch(); }
+  Fingerprints fingerprints() const override { return fingerprints_; }
+  std::string describe() const override { return description_; }
+
+  LossSum loss(int64_t index) override {
+    model_->redraw(static_cast<uint64_t>(index));
+    const auto batch = train_->at(index);
+    const int64_t side = model_->config().image_size / model_->config().patch;
+    return label_loss(model_->forward(batch.pixels), batch.labels, smoothing_, batch.labels.numel() * side * side);
+  }
+
+  Metrics evaluate(const OnProgress& progress) override { return score(*valid_, progress); }
+  Metrics test(const OnProgress& progress) override { return test_ ? score(*test_, progress) : Metrics{}; }
+
+ private:
+  Metrics score(const ImageBatches& data, const OnProgress& progress) {
+    return score_in_parts(*model_, data.size(), progress, [&](int64_t begin, int64_t end) {
+      const auto batch = data.range(begin, end);
+      return score_labels(model_->forward(batch.pixels), batch.labels);
+    });
+  }
+
+  double smoothing_;
+  std::unique_ptr<ImageBatches> train_, valid_, test_;
+  std::shared_ptr<nn::ImageClassifierImpl> model_;
+  Fingerprints fingerprints_;
+  std::string description_;
+};
+
+}  // namespace
+
+std::unique_ptr<TrainingTask> make_image_task(TrainOptions& options) { return std::make_unique<ImageTask>(options); }
+
+}  // namespace raffia::train

@@ -1,0 +1,30 @@
+// What tasks with labels share: loss, accuracy, which examples are held out, the names of classes.
+#ifndef RAFFIA_TORCH_TRAIN_LABELS_H_
+#define RAFFIA_TORCH_TRAIN_LABELS_H_
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "torch/train/task.h"
+
+namespace raffia::train {
+
+// Whether example i of a file is kept for evaluation: one of every 1 / share, evenly spread, since files are often sorted.
+bool is_held_out(size_t i, double share);
+
+// logits [B, classes], labels [B].
+LossSum label_loss(const Tensor& logits, const Tensor& labels, double smoothing, int64_t tokens);
+
+// Accuracy and likelihood over examples 0..count, scored in parts [begin, end), in evaluation mode.
+Metrics score_in_parts(nn::ModelImpl& model, int64_t count, const OnProgress& progress,
+                       const std::function<LabelScore(int64_t begin, int64_t end)>& score);
+
+// classes.txt of a model directory: a name a line, in the order of their numbers.
+void save_classes(const std::vector<std::string>& classes, const std::filesystem::path& directory);
+std::vector<std::string> load_classes(const std::filesystem::path& directory);
+
+}  // namespace raffia::train
+
+#endif  // RAFFIA_TORCH_TRAIN_LABELS_H_

@@ -1,0 +1,182 @@
+// Language models: the next token of a text.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/check.h"
+#include "io/text.h"
+#include "io/tokenizer.h"
+#include "raffia/error.h"
+#include "torch/train/data.h"
+#include "torch/train/fingerprint.h"
+#include "torch/train/task.h"
+#include "torch/train/texts.h"
+
+namespace raffia::train {
+namespace {
+
+namespace F = torch::nn::functional;
+
+struct ScoredText {
+  std::vector<int32_t> ids;
+  TextFacts facts;
+};
+
+ScoredText scored_text(const Tokenizer& tokenizer, std::string_view text) {
+  ScoredText scored{.ids = tokenizer.encode(text)};
+  scored.facts = count_text(text, static_cast<int64_t>(scored.ids.size()));
+  return scored;
+}
+
+bool fades(const Estimator& estimator) {
+  return estimator.kind == EstimatorKind::rfa_gate || estimator.kind == EstimatorKind::hybrid ||
+         estimator.kind == EstimatorKind::window;
+}
+
+bool stateful_of(const TrainOptions& options, const ModelConfig& config) {
+  if (options.stateful == "auto") {
+    return can_carry(config) && std::all_of(config.estimators.begin(), config.estimators.end(), fades);
+  }
+  require(options.stateful == "true" || options.stateful == "false", "stateful: '{}' is unknown, expected true, false or auto",
+          options.stateful);
+  require(
+      options.stateful == "false" || can_carry(config),
+      "stateful: memory of estimator '{}' with positions {} cannot be carried from segment to segment: it grows or never fades",
+      options.estimator, name_of(config.positions));
+  return options.stateful == "true";
+}
+
+class LmTask : public TrainingTask {
+ public:
+  LmTask(TrainOptions& options, bool goes_on) : smoothing_(options.label_smoothing) {
+    const Texts texts = read_texts(options);
+    tokenizer_ = task_tokenizer(options, goes_on, std::array{std::string_view(texts.train)});
+    std::vector<int32_t> ids = tokenizer_->encode(texts.train);
+    valid_ = scored_text(*tokenizer_, texts.valid);
+    if (!texts.test.empty()) test_ = scored_text(*tokenizer_, texts.test);
+    Fingerprint data;
+    data.add(ids);
+    data.add(valid_.ids);
+    fingerprints_ = {.tokenizer = tokenizer_->fingerprint(), .data = data.value()};
+
+    ModelConfig config = model_config(options, Task::lm);
+    config.vocabulary = tokenizer_->vocabulary();
+    if (config.positions == Positions::learned)
+      config.max_length = options.max_length == 0 ? options.segment : options.max_length;
+    stateful_ = stateful_of(options, config);
+    // A state folded under one random matrix cannot be read under another, and evaluation reads with the stored one.
+    if (options.pool < 0) config.pool = stateful_ ? 0 : 200;
+    options.stateful = stateful_ ? "true" : "false";
+    check_config(config, options);
+
+    const size_t size = ids.size();
+    require(static_cast<int64_t>(size) > options.batch * options.segment,
+            "--data: {} tokens are too few for batch {} x segment {}: give more text, or a smaller --batch or --segment",
+            grouped(size), options.batch, options.segment);
+    require(valid_.ids.size() >= 2, "--valid: the text to evaluate on has {} tokens, expected at least 2", valid_.ids.size());
+    segment_ = options.segment;
+    streams_ = std::make_unique<TokenStreams>(std::move(ids), options.batch, options.segment);
+    seed_for_weights(options);
+    model_ = std::make_shared<nn::LanguageModelImpl>(config);
+    description_ = fmt::format("{} tokens ({} of {}, vocabulary {}), {} to evaluate on; {} parameters; {} steps an epoch{}",
+                               grouped(size), options.data, tokenizer_->kind(), tokenizer_->vocabulary(),
+                               grouped(valid_.ids.size()), grouped(static_cast<uint64_t>(model_->parameter_count())),
+                               streams_->steps_per_epoch() / options.accumulate, stateful_ ? "; memory is carried" : "");
+  }
+
+  nn::ModelImpl& model() override { return *model_; }
+  Objective objective() const override { return {.metric = "nll"}; }
+  int64_t batches_per_epoch() const override { return streams_->steps_per_epoch(); }
+  Fingerprints fingerprints() const override { return fingerprints_; }
+  void save(const std::filesystem::path& directory) const override { tokenizer_->save(directory); }
+  std::string describe() const override { return description_; }
+
+  LossSum loss(int64_t index) override {
+    const auto batch = streams_->at(index);
+    Tensor logits;
+    if (stateful_) {
+      if (batch.first_of_epoch) {
+        state_.clear();
+        model_->redraw(static_cast<uint64_t>(index / batches_per_epoch()));
+      }
+      logits = model_->forward(batch.input, &state_);
+      for (nn::AttentionState& state : state_) state = state.detached();
+    } else {
+      model_->redraw(static_cast<uint64_t>(index));
+      logits = model_->forward(batch.input);
+    }
+    const Tensor sum = F::cross_entropy(logits.flatten(0, 1), batch.target.flatten(),
+                                        F::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(smoothing_));
+    return {.sum = sum, .count = batch.target.numel(), .tokens = batch.target.numel()};
+  }
+
+  Metrics evaluate(const OnProgress& progress) override { return metrics(valid_, progress); }
+  Metrics test(const OnProgress& progress) override { return test_.ids.empty() ? Metrics{} : metrics(test_, progress); }
+
+  NamedTensors carried() const override {
+    NamedTensors tensors;
+    for (size_t i = 0; i < state_.size(); ++i) {
+      const nn::AttentionState& state = state_[i];
+      const std::pair<const char*, const Tensor*> parts[] = {
+          {"memory", &state.memory}, {"keys", &state.keys}, {"values", &state.values}, {"tail", &state.tail}};
+      for (const auto& [name, tensor] : parts) {
+        if (tensor->defined()) tensors.emplace_back(fmt::format("{}.{}", i, name), *tensor);
+      }
+      tensors.emplace_back(fmt::format("{}.position", i), torch::tensor({state.position}, torch::kLong));
+    }
+    return tensors;
+  }
+
+  void set_carried(const NamedTensors& tensors) override {
+    state_.clear();
+    for (const auto& [name, tensor] : tensors) {
+      const size_t dot = name.find('.');
+      const auto layer = static_cast<size_t>(std::stoll(name.substr(0, dot)));
+      if (state_.size() <= layer) state_.resize(layer + 1);
+      nn::AttentionState& state = state_[layer];
+      const std::string part = name.substr(dot + 1);
+      if (part == "memory") state.memory = tensor;
+      if (part == "keys") state.keys = tensor;
+      if (part == "values") state.values = tensor;
+      if (part == "tail") state.tail = tensor;
+      if (part == "position") state.position = tensor.item<int64_t>();
+    }
+  }
+
+ private:
+  Metrics metrics(const ScoredText& text, const OnProgress& progress) {
+    // Carried memory takes any number of tokens a call: long calls are faster.
+    const int64_t segment = stateful_ ? std::max<int64_t>(segment_, 1024) : segment_;
+    const NllScore score = score_lm(*model_, text.ids, {.segment = segment, .carried = stateful_, .progress = progress});
+    return {{"nll", score.per_token()},
+            {"perplexity", score.perplexity()},
+            {"word_perplexity", score.word_perplexity(text.facts)},
+            {"bits_per_byte", score.bits_per_byte(text.facts)}};
+  }
+
+  double smoothing_;
+  int64_t segment_ = 0;
+  bool stateful_ = false;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<TokenStreams> streams_;
+  ScoredText valid_, test_;
+  std::shared_ptr<nn::LanguageModelImpl> model_;
+  nn::ModelState state_;
+  Fingerprints fingerprints_;
+  std::string description_;
+};
+
+}  // namespace
+
+std::unique_ptr<TrainingTask> make_lm_task(TrainOptions& options, bool goes_on) {
+  return std::make_unique<LmTask>(options, goes_on);
+}
+
+}  // namespace raffia::train

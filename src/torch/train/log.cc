@@ -1,0 +1,64 @@
+#include "torch/train/log.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <string>
+
+#include "io/text.h"
+
+namespace raffia::train {
+namespace {
+
+File cut_and_open(const std::filesystem::path& path, int64_t step) {
+  std::string kept;
+  if (std::filesystem::exists(path)) {
+    for (const auto& record : read_log(path)) {
+      if (record.value("step", int64_t{0}) <= step) kept += record.dump() + "\n";
+    }
+  }
+  write_file(path, kept);
+  return {path, O_WRONLY | O_APPEND, "open to append"};
+}
+
+}  // namespace
+
+RunLog::RunLog(const std::filesystem::path& path, int64_t step) : file_(cut_and_open(path, step)) {}
+
+void RunLog::append(const nlohmann::ordered_json& record) {
+  const std::string line = record.dump() + "\n";
+  file_.write(std::as_bytes(std::span(line)));
+}
+
+void RunLog::sync() { file_.sync(); }
+
+std::vector<nlohmann::ordered_json> read_log(const std::filesystem::path& path) {
+  std::vector<nlohmann::ordered_json> records;
+  const std::string text = read_file(path);
+  for (const std::string_view line : lines_of(text)) {
+    auto record = nlohmann::ordered_json::parse(line, nullptr, false);
+    if (record.is_object()) records.push_back(std::move(record));
+  }
+  return records;
+}
+
+void write_log_csv(const std::filesystem::path& log, const std::filesystem::path& csv) {
+  const auto records = read_log(log);
+  std::vector<std::string> columns;
+  for (const auto& record : records) {
+    for (const auto& [name, value] : record.items()) {
+      if (value.is_number() && std::find(columns.begin(), columns.end(), name) == columns.end()) columns.push_back(name);
+    }
+  }
+  std::string text = fmt::format("{}\n", fmt::join(columns, ","));
+  for (const auto& record : records) {
+    std::vector<std::string> cells;
+    for (const std::string& column : columns) cells.push_back(record.contains(column) ? record[column].dump() : "");
+    text += fmt::format("{}\n", fmt::join(cells, ","));
+  }
+  write_file(csv, text);
+}
+
+}  // namespace raffia::train

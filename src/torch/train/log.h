@@ -1,0 +1,35 @@
+// log.jsonl of a run: one JSON object a line, each with its "step".
+#ifndef RAFFIA_TORCH_TRAIN_LOG_H_
+#define RAFFIA_TORCH_TRAIN_LOG_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "io/file.h"
+
+namespace raffia::train {
+
+class RunLog {
+ public:
+  // Goes on after the lines of steps up to `step`; later ones, and a line that was cut off, are dropped.
+  RunLog(const std::filesystem::path& path, int64_t step);
+
+  void append(const nlohmann::ordered_json& record);  // throws IoError
+  void sync();
+
+ private:
+  File file_;
+};
+
+// All lines that are whole.
+std::vector<nlohmann::ordered_json> read_log(const std::filesystem::path& path);
+
+// The same as a table: a line per record, a column for every field that holds one number.
+void write_log_csv(const std::filesystem::path& log, const std::filesystem::path& csv);
+
+}  // namespace raffia::train
+
+#endif  // RAFFIA_TORCH_TRAIN_LOG_H_

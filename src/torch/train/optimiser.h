@@ -1,0 +1,43 @@
+// AdamW over the parameters of a model: which of them decay, how the learning rate goes, and its state by name.
+#ifndef RAFFIA_TORCH_TRAIN_OPTIMISER_H_
+#define RAFFIA_TORCH_TRAIN_OPTIMISER_H_
+
+#include <torch/torch.h>
+
+#include <cstdint>
+
+#include "torch/nn/models.h"
+#include "torch/train/options.h"
+#include "torch/train/tensor_file.h"
+
+namespace raffia::train {
+
+class Optimiser {
+ public:
+  Optimiser(nn::ModelImpl& model, const TrainOptions& options);
+
+  // One step with the gradients that the parameters hold, scaled by `scale` first. Returns their norm before clipping; where it
+  // is not finite, the parameters stay as they are. Gradients are cleared.
+  double step(double lr, double scale);
+
+  NamedTensors state() const;
+  void set_state(const NamedTensors& state, std::string_view where);  // throws FormatError
+
+ private:
+  nn::ModelImpl& model_;
+  double clip_;
+  torch::optim::AdamW adamw_;
+};
+
+// Matrices decay; norms, biases, gates and scales do not.
+bool decays(const std::string& name, const at::Tensor& parameter);
+
+// Of step `step` of `steps`, counted from 0: up in a straight line, then down a cosine.
+double learning_rate(const TrainOptions& options, int64_t step, int64_t steps);
+
+// options.lr, or the one that suits the width.
+double highest_learning_rate(const TrainOptions& options);
+
+}  // namespace raffia::train
+
+#endif  // RAFFIA_TORCH_TRAIN_OPTIMISER_H_

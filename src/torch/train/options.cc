@@ -1,0 +1,226 @@
+#include "torch/train/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <type_traits>
+
+#include "core/check.h"
+#include "raffia/error.h"
+
+namespace raffia::train {
+namespace {
+
+using O = TrainOptions;
+constexpr auto kSilent = OnResume::silent;
+constexpr auto kNoted = OnResume::noted;
+constexpr unsigned kLm = only(TaskKind::lm), kTranslate = only(TaskKind::translate), kClassify = only(TaskKind::classify),
+                   kImage = only(TaskKind::image), kRecall = only(TaskKind::recall);
+constexpr unsigned kText = kLm | kTranslate | kClassify, kFiles = kText | kImage;
+constexpr double kMostLayers = 1000, kMostWidth = 1 << 20, kMostSteps = 1e12;
+
+const OptionInfo kTable[] = {
+    {"data", &O::data, "File to learn from", 0, 0, kSilent, kFiles},
+    {"valid", &O::valid, "File to evaluate on; default: the end of --data", 0, 0, kSilent, kFiles},
+    {"test", &O::test, "File to evaluate on once, at the end", 0, 0, kSilent, kFiles},
+    {"out", &O::out, "Model directory to write", 0, 0, kSilent},
+    {"valid-share", &O::valid_share, "Share of --data, at its end, that is kept for evaluation", 1e-6, 0.9, OnResume::same,
+     kFiles},
+    {"tokenizer", &O::tokenizer,
+     "byte, char, word, word:N, sp:N (SentencePiece of N pieces); auto: sp:4000 above 1 MB of text, char below", 0, 0,
+     OnResume::same, kText},
+
+    {"estimator", &O::estimator, "Attention of every layer, or of each with ';' between: rfa_gate, hybrid, softmax, ..."},
+    {"cross", &O::cross, "Attention of the decoder to the source: softmax, rfa, lara", 0, 0, OnResume::same, kTranslate},
+    {"positions", &O::positions, "none, rotary or learned; auto: none where all layers are rfa_gate, else rotary"},
+    {"layers", &O::layers, "Layers", 1, kMostLayers},
+    {"width", &O::width, "Width of the model", 1, kMostWidth},
+    {"heads", &O::heads, "Heads of attention; they divide the width", 1, kMostWidth},
+    {"ffn", &O::ffn, "Inner width of the feed-forward part; 0: 4 times the width", 0, kMostWidth},
+    {"conv", &O::conv, "Width of a short causal convolution on q, k and v; 0: none", 0, 64},
+    {"head-norm", &O::head_norm, "RMS norm of each head's output"},
+    {"fixed-sigma", &O::fixed_sigma, "Random maps do not learn their scale"},
+    {"pool", &O::pool, "Random matrices that training draws from; 0: one, always; -1: 200, or 0 when stateful", -1, 1e6},
+    {"span-min", &O::span_min, "Shortest span of a gate at first, in tokens; 0: by estimator"},
+    {"span-max", &O::span_max, "Longest span of a gate at first, in tokens; 0: by estimator"},
+    {"max-length", &O::max_length, "Positions there are, with --positions learned; 0: as many as a segment has tokens", 0, 1e9},
+    {"dropout", &O::dropout, "Share of activations that training drops", 0, 0.99, kNoted},
+
+    {"steps", &O::steps, "Steps of the optimiser; 0: by --epochs, or 1000", 0, kMostSteps, kNoted},
+    {"epochs", &O::epochs, "Passes over the data, instead of --steps", 0, kMostSteps, kNoted},
+    {"batch", &O::batch, "Sequences per step", 1, 1e6},
+    {"segment", &O::segment, "Tokens per sequence; longer texts are cut, longer pairs of sentences left out", 1, 1e9,
+     OnResume::same, kText | kRecall},
+    {"accumulate", &O::accumulate, "Batches per step, whose gradients are summed", 1, 1e6},
+    {"stateful", &O::stateful, "Carry the memory from segment to segment: true, false; auto: where every layer's memory fades", 0,
+     0, OnResume::same, kLm},
+    {"lr", &O::lr, "Highest learning rate; 0: 3e-3, less for widths above 128", 0, 100, kNoted},
+    {"warmup", &O::warmup, "Share of the steps in which the learning rate grows", 0, 1, kNoted},
+    {"final-lr", &O::final_lr, "Share of the learning rate that is left at the end of its cosine", 0, 1, kNoted},
+    {"weight-decay", &O::weight_decay, "Decay of matrices (not of norms, biases, gates, scales)", 0, 100, kNoted},
+    {"beta1", &O::beta1, "AdamW", 0, 0.9999999, kNoted},
+    {"beta2", &O::beta2, "AdamW", 0, 0.9999999, kNoted},
+    {"clip", &O::clip, "Largest norm of the gradient; 0: no limit", 0, 1e9, kNoted},
+    {"label-smoothing", &O::label_smoothing, "Share of the target that is spread over all tokens", 0, 0.99, kNoted,
+     kText | kImage},
+    {"seed", &O::seed, "Seed of weights, random matrices, dropout and order"},
+
+    {"source", &O::source, "Ending of the source files: DATA.en", 0, 0, OnResume::same, kTranslate},
+    {"target", &O::target, "Ending of the target files: DATA.de", 0, 0, OnResume::same, kTranslate},
+    {"pairs", &O::pairs, "Two texts per label", 0, 0, OnResume::same, kClassify},
+    {"header", &O::header, "The first line of the files names columns", 0, 0, OnResume::same, kClassify},
+    {"text-column", &O::text_column, "Column of the text, from 1; 0: the one after the label", 0, 1000, OnResume::same,
+     kClassify},
+    {"classes", &O::classes, "Classes; 0: as many as the data have", 0, 1e6, OnResume::same, kClassify | kImage},
+    {"patch", &O::patch, "Pixels per side of a patch", 1, 4096, OnResume::same, kImage},
+    {"pairs", &O::recall_pairs, "Key-value pairs per sequence", 1, 1e6, OnResume::same, kRecall},
+    {"queries", &O::recall_queries, "Queries per sequence", 1, 1e6, OnResume::same, kRecall},
+    {"alphabet", &O::recall_alphabet, "Keys there are, and values", 2, 1e6, OnResume::same, kRecall},
+    {"distances", &O::recall_distances, "Tokens from a pair to its query, as a list", 0, 0, OnResume::same, kRecall},
+
+    {"eval-every", &O::eval_every, "Steps between evaluations; 0: a tenth of the run", 0, kMostSteps, kSilent},
+    {"checkpoint-every", &O::checkpoint_every, "Steps between checkpoints; 0: a tenth of the run", 0, kMostSteps, kSilent},
+    {"log-every", &O::log_every, "Steps between lines of log.jsonl", 1, kMostSteps, kSilent},
+    {"keep", &O::keep, "Checkpoints that are kept", 1, 1e6, kSilent},
+    {"patience", &O::patience, "Evaluations without a better result that end the run; 0: never", 0, 1e9, kSilent},
+    {"threads", &O::threads, "Threads; 0: one per core", 0, 1024, kSilent},
+};
+
+template <typename Number>
+bool parse_whole(const std::string& text, Number& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+template <typename Number>
+void check_range(const OptionInfo& info, Number value) {
+  if constexpr (std::is_same_v<Number, uint64_t>) return;
+  const auto number = static_cast<double>(value);
+  require(std::isfinite(number) && number >= info.least && number <= info.most, "{} is out of range, expected {} to {}", value,
+          info.least, info.most);
+}
+
+}  // namespace
+
+std::string_view name_of(TaskKind kind) {
+  constexpr std::string_view kNames[] = {"lm", "translate", "classify", "image", "recall"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+TrainOptions default_options(TaskKind task) {
+  TrainOptions options{.task = task};
+  switch (task) {
+    case TaskKind::lm:
+      break;
+    case TaskKind::translate:
+      options.batch = 64;
+      options.segment = 128;
+      options.positions = "rotary";  // an encoder that reads both ways knows no order by itself
+      options.label_smoothing = 0.1;
+      break;
+    case TaskKind::classify:
+      options.batch = 32;
+      options.segment = 1024;
+      options.estimator = "rfa";
+      break;
+    case TaskKind::image:
+      options.batch = 64;
+      options.estimator = "rfa";
+      break;
+    case TaskKind::recall:
+      options.batch = 32;
+      options.segment = 512;
+      options.width = 128;
+      options.layers = 2;
+      break;
+  }
+  return options;
+}
+
+std::span<const OptionInfo> option_table() { return kTable; }
+
+const OptionInfo* find_option(TaskKind task, std::string_view name) {
+  const auto* found = std::find_if(std::begin(kTable), std::end(kTable),
+                                   [&](const OptionInfo& info) { return name == info.name && (info.tasks & only(task)) != 0; });
+  return found == std::end(kTable) ? nullptr : found;
+}
+
+std::string value_text(const TrainOptions& options, const OptionInfo& info) {
+  return std::visit([&](auto field) { return fmt::format("{}", options.*field); }, info.field);
+}
+
+void set_from_text(TrainOptions& options, const OptionInfo& info, const std::string& text) {
+  std::visit(
+      [&](auto field) {
+        using Value = std::remove_reference_t<decltype(options.*field)>;
+        Value& value = options.*field;
+        if constexpr (std::is_same_v<Value, std::string>) {
+          value = text;
+        } else if constexpr (std::is_same_v<Value, bool>) {
+          require(text == "true" || text == "false", "'{}' is not true or false", text);
+          value = text == "true";
+        } else {
+          Value parsed = {};
+          require(parse_whole(text, parsed), "'{}' is not {}", text,
+                  std::is_same_v<Value, double>     ? "a number"
+                  : std::is_same_v<Value, uint64_t> ? "an integer from 0 to 2^64 - 1"
+                                                    : "an integer");
+          check_range(info, parsed);
+          value = parsed;
+        }
+      },
+      info.field);
+}
+
+nlohmann::ordered_json to_json(const TrainOptions& options) {
+  nlohmann::ordered_json json;
+  json["task"] = name_of(options.task);
+  for (const OptionInfo& info : kTable) {
+    if ((info.tasks & only(options.task)) == 0) continue;
+    std::visit([&](auto field) { json[info.name] = options.*field; }, info.field);
+  }
+  return json;
+}
+
+void read_json(TrainOptions& options, const nlohmann::ordered_json& json, std::string_view where) {
+  const auto refuse = [&](const std::string& name, std::string_view what) {
+    throw FormatError(fmt::format("{}: option \"{}\" {}", where, name, what));
+  };
+  if (!json.is_object()) throw FormatError(fmt::format("{}: options are not an object", where));
+  for (const auto& [name, value] : json.items()) {
+    if (name == "task") {
+      if (value != name_of(options.task))
+        refuse(name, fmt::format("is {}, expected \"{}\"", value.dump(), name_of(options.task)));
+      continue;
+    }
+    const OptionInfo* info = find_option(options.task, name);
+    if (info == nullptr) refuse(name, "is unknown");
+    try {
+      std::visit(
+          [&](auto field) {
+            using Value = std::remove_reference_t<decltype(options.*field)>;
+            options.*field = value.get<Value>();
+            if constexpr (std::is_arithmetic_v<Value> && !std::is_same_v<Value, bool>) check_range(*info, options.*field);
+          },
+          info->field);
+    } catch (const nlohmann::json::exception&) {
+      refuse(name, fmt::format("is {}, which is of another type", value.dump()));
+    } catch (const InvalidArgument& error) {
+      refuse(name, error.what());
+    }
+  }
+}
+
+std::vector<OptionChange> changes(const TrainOptions& before, const TrainOptions& now) {
+  std::vector<OptionChange> all;
+  for (const OptionInfo& info : kTable) {
+    if ((info.tasks & only(now.task)) == 0 || info.on_resume == OnResume::silent) continue;
+    OptionChange change{.info = &info, .before = value_text(before, info), .now = value_text(now, info)};
+    if (change.before != change.now) all.push_back(std::move(change));
+  }
+  return all;
+}
+
+}  // namespace raffia::train

@@ -1,0 +1,116 @@
+// What a training run is made of. One table names every option: flags of the command line, keys of a TOML file and fields of a
+// checkpoint are the same names, with hyphens.
+#ifndef RAFFIA_TORCH_TRAIN_OPTIONS_H_
+#define RAFFIA_TORCH_TRAIN_OPTIONS_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace raffia::train {
+
+enum class TaskKind : uint8_t { lm, translate, classify, image, recall };
+std::string_view name_of(TaskKind kind);
+
+// Texts of one's own need none of these: every default works for 1 to 20 MB of text on two cores.
+struct TrainOptions {
+  TaskKind task = TaskKind::lm;
+
+  // Files.
+  std::string data = {};   // translate: what the names of both files begin with; image: a directory
+  std::string valid = {};  // empty: the end of `data`
+  std::string test = {};   // empty: none
+  std::string out = {};    // model directory
+  double valid_share = 0.05;
+  std::string tokenizer = "auto";
+
+  // Model.
+  std::string estimator = "rfa_gate";  // one, or one per layer with ';' between
+  std::string cross = "softmax";
+  std::string positions = "auto";
+  int64_t layers = 4, width = 256, heads = 4, ffn = 0, conv = 0, max_length = 0;
+  int64_t pool = -1;  // -1: by stateful
+  bool head_norm = false, fixed_sigma = false;
+  double span_min = 0, span_max = 0;
+  double dropout = 0;
+
+  // Steps.
+  int64_t steps = 0, epochs = 0;                     // both 0: 1000 steps
+  int64_t batch = 8, segment = 256, accumulate = 1;  // batches and lengths suit lm: see default_options
+  std::string stateful = "auto";
+  double lr = 0;  // 0: by width
+  double warmup = 1.0 / 15, final_lr = 0.05, weight_decay = 0.05, beta1 = 0.9, beta2 = 0.98, clip = 1, label_smoothing = 0;
+  uint64_t seed = 1;
+
+  // Translation, classification, images, recall.
+  std::string source = "en", target = "de";
+  bool pairs = false, header = false;
+  int64_t text_column = 0;
+  int64_t classes = 0, patch = 4;
+  int64_t recall_pairs = 16, recall_queries = 16, recall_alphabet = 256;
+  std::string recall_distances = "16,64,256";
+
+  // What the run does beside steps.
+  int64_t eval_every = 0, checkpoint_every = 0, log_every = 10;  // 0: ten times a run
+  int64_t keep = 3, patience = 0, threads = 0;
+  bool resume = false;
+};
+
+// What a task begins with: its own sizes, and an estimator that has the form it needs.
+TrainOptions default_options(TaskKind task);
+
+// Whether a run that is resumed may go on with another value.
+enum class OnResume : uint8_t {
+  same,    // refused: the rest would not be the same run
+  noted,   // accepted, and said
+  silent,  // changes no weights
+};
+
+constexpr unsigned only(TaskKind kind) { return 1U << static_cast<unsigned>(kind); }
+constexpr unsigned kEveryTask = ~0U;
+
+using OptionField = std::variant<std::string TrainOptions::*, int64_t TrainOptions::*, uint64_t TrainOptions::*,
+                                 double TrainOptions::*, bool TrainOptions::*>;
+
+struct OptionInfo {
+  const char* name;  // --name, name = ... in a file
+  OptionField field;
+  const char* description;
+  double least = 0, most = 1e9;  // of numbers
+  OnResume on_resume = OnResume::same;
+  unsigned tasks = kEveryTask;
+};
+
+std::span<const OptionInfo> option_table();
+const OptionInfo* find_option(TaskKind task, std::string_view name);  // null: the task has none of this name
+
+// The value as text, as a flag would have it.
+std::string value_text(const TrainOptions& options, const OptionInfo& info);
+
+// Throws InvalidArgument "'abc' is not an integer"; the caller says which option.
+void set_from_text(TrainOptions& options, const OptionInfo& info, const std::string& text);
+
+// Reads a TOML file into `options`. Keys are options of its task, at the top or in any table. Throws FormatError that begins with
+// "file:line:" and names the key.
+void read_toml(TrainOptions& options, const std::filesystem::path& path);
+
+// All options of the task by name, and back. Throws FormatError that names `where` and the field.
+nlohmann::ordered_json to_json(const TrainOptions& options);
+void read_json(TrainOptions& options, const nlohmann::ordered_json& json, std::string_view where);
+
+// What a resumed run must not change and what it should mention, by comparing values.
+struct OptionChange {
+  const OptionInfo* info;
+  std::string before, now;
+};
+std::vector<OptionChange> changes(const TrainOptions& before, const TrainOptions& now);
+
+}  // namespace raffia::train
+
+#endif  // RAFFIA_TORCH_TRAIN_OPTIONS_H_

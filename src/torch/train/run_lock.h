@@ -1,0 +1,22 @@
+// One process at a time writes a run. The lock ends with the process, however it ends.
+#ifndef RAFFIA_TORCH_TRAIN_RUN_LOCK_H_
+#define RAFFIA_TORCH_TRAIN_RUN_LOCK_H_
+
+#include <filesystem>
+
+namespace raffia::train {
+
+class RunLock {
+ public:
+  explicit RunLock(const std::filesystem::path& directory);  // created if need be; throws IoError if another process holds it
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  int fd_;
+};
+
+}  // namespace raffia::train
+
+#endif  // RAFFIA_TORCH_TRAIN_RUN_LOCK_H_

@@ -1,0 +1,81 @@
+// The options of a run from all their sources, and the rules for a run that goes on.
+#include <fmt/format.h>
+
+#include "core/check.h"
+#include "io/text.h"
+#include "raffia/error.h"
+#include "torch/train/trainer.h"
+
+namespace raffia::train {
+namespace {
+
+// "auto" and -1 leave the choice to the task: on resume, to what it chose.
+bool leaves_open(const std::string& text) { return text == "auto" || text == "-1"; }
+
+TrainOptions saved_options(TaskKind task, const std::filesystem::path& path) {
+  TrainOptions options = default_options(task);
+  const auto json = nlohmann::ordered_json::parse(read_file(path), nullptr, false);
+  if (json.is_discarded()) throw FormatError(fmt::format("{}: not JSON", path.string()));
+  read_json(options, json, path.string());
+  return options;
+}
+
+void apply(TrainOptions& options, const std::string& name, const std::string& text) {
+  const OptionInfo* info = find_option(options.task, name);
+  require(info != nullptr, "--{} is not an option of raffia train {}", name, name_of(options.task));
+  try {
+    set_from_text(options, *info, text);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("--{}: {}", name, error.what()));
+  }
+}
+
+// What the run chose stays where nothing else is asked for.
+void keep_choices(TrainOptions& options, const TrainOptions& saved) {
+  for (const OptionInfo& info : option_table()) {
+    if ((info.tasks & only(options.task)) == 0 || !leaves_open(value_text(options, info))) continue;
+    set_from_text(options, info, value_text(saved, info));
+  }
+}
+
+}  // namespace
+
+bool RunFiles::exist() const {
+  return std::filesystem::exists(weights()) || std::filesystem::exists(config()) || std::filesystem::exists(options());
+}
+
+bool RunFiles::can_resume() const { return std::filesystem::exists(options()); }
+
+TrainOptions resolve_options(TaskKind task, const std::string& config, const std::map<std::string, std::string>& flags,
+                             bool resume, Observer& observer) {
+  TrainOptions options = default_options(task);
+  // Where the run is decides what it was started with.
+  if (!config.empty()) read_toml(options, config);
+  if (const auto out = flags.find("out"); out != flags.end()) options.out = out->second;
+  require(!options.out.empty(), "--out is missing: the model directory to write");
+
+  const RunFiles files{options.out};
+  require(resume || !files.exist(),
+          "--out: {} holds a model already: --resume goes on with its run, another --out starts a new one", options.out);
+  const bool goes_on = resume && files.can_resume();
+  require(goes_on || !std::filesystem::exists(files.weights()),
+          "--out: {} holds a model that was not trained here: nothing to resume", options.out);
+  options = goes_on ? saved_options(task, files.options()) : default_options(task);
+  const TrainOptions saved = options;
+  if (!config.empty()) read_toml(options, config);
+  for (const auto& [name, text] : flags) apply(options, name, text);
+  options.out = files.directory.string();
+  options.resume = goes_on;
+  if (!goes_on) return options;
+
+  keep_choices(options, saved);
+  for (const OptionChange& change : changes(saved, options)) {
+    require(change.info->on_resume != OnResume::same,
+            "--{} is {}, but the run in {} was started with {}: a run goes on as it began; start another in another --out",
+            change.info->name, change.now, options.out, change.before);
+    observer.note(fmt::format("--{} changes from {} to {}", change.info->name, change.before, change.now));
+  }
+  return options;
+}
+
+}  // namespace raffia::train

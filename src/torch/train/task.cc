@@ -1,0 +1,85 @@
+#include "torch/train/task.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "core/check.h"
+#include "raffia/error.h"
+#include "raffia/estimator.h"
+
+namespace raffia::train {
+namespace {
+
+std::vector<Estimator> parse_estimators(const std::string& text) {
+  std::vector<Estimator> estimators;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(';', begin), text.size());
+    estimators.push_back(parse_estimator(std::string_view(text).substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return estimators;
+}
+
+Positions positions_of(const TrainOptions& options, const std::vector<Estimator>& estimators) {
+  if (options.positions != "auto") return parse_positions(options.positions);
+  const bool all_gated =
+      std::all_of(estimators.begin(), estimators.end(), [](const Estimator& e) { return e.kind == EstimatorKind::rfa_gate; });
+  return all_gated ? Positions::none : Positions::rotary;
+}
+
+}  // namespace
+
+std::unique_ptr<TrainingTask> make_task(TrainOptions& options, bool goes_on) {
+  switch (options.task) {
+    case TaskKind::lm:
+      return make_lm_task(options, goes_on);
+    case TaskKind::translate:
+      return make_translate_task(options, goes_on);
+    case TaskKind::classify:
+      return make_classify_task(options, goes_on);
+    case TaskKind::image:
+      return make_image_task(options);
+    case TaskKind::recall:
+      return make_recall_task(options);
+  }
+  throw InvalidArgument("make_task: a task that is none");
+}
+
+ModelConfig model_config(const TrainOptions& options, Task task) {
+  const std::vector<Estimator> estimators = parse_estimators(options.estimator);
+  require(estimators.size() == 1 || static_cast<int64_t>(estimators.size()) == options.layers,
+          "estimator: {} are given, expected 1 or {} (as many as layers)", estimators.size(), options.layers);
+  require(options.width % options.heads == 0, "width is {}, expected a multiple of heads ({})", options.width, options.heads);
+  return {.task = task,
+          .width = options.width,
+          .heads = options.heads,
+          .layers = options.layers,
+          .ffn = options.ffn,
+          .estimators = estimators,
+          .cross = parse_estimator(options.cross),
+          .positions = positions_of(options, estimators),
+          .conv = options.conv,
+          .head_norm = options.head_norm,
+          .learned_sigma = !options.fixed_sigma,
+          .pool = options.pool < 0 ? 200 : options.pool,
+          .span_min = options.span_min,
+          .span_max = options.span_max,
+          .dropout = options.dropout,
+          .seed = options.seed};
+}
+
+void check_config(const ModelConfig& config, TrainOptions& options) {
+  try {
+    config.check(fmt::format("raffia train {}", name_of(options.task)));
+  } catch (const FormatError& error) {
+    throw InvalidArgument(error.what());
+  }
+  options.positions = name_of(config.positions);
+  options.pool = config.pool;
+}
+
+void seed_for_weights(const TrainOptions& options) { torch::manual_seed(options.seed); }
+
+}  // namespace raffia::train

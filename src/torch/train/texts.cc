@@ -1,0 +1,62 @@
+#include "torch/train/texts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/check.h"
+#include "io/text.h"
+#include "raffia/error.h"
+
+namespace raffia::train {
+namespace {
+
+constexpr size_t kEnoughForPieces = 1'000'000;  // bytes of text that are worth a SentencePiece vocabulary
+
+std::string read_one(const TrainOptions& options, const std::string& path) {
+  if (parse_tokenizer_spec(options.tokenizer == "auto" ? "char" : options.tokenizer).kind != "byte") return read_text_file(path);
+  std::string bytes = read_file(path);
+  if (bytes.empty()) throw FormatError(fmt::format("{}: the file is empty", path));
+  return bytes;
+}
+
+// Where the last `share` of the text begins.
+size_t split_at(std::string_view text, double share) {
+  const auto about = static_cast<size_t>(static_cast<double>(text.size()) * (1 - share));
+  const size_t line = text.find('\n', about);
+  // A line that begins within a tenth of the share is near; else the next character will do.
+  const auto near = static_cast<size_t>(static_cast<double>(text.size()) * share / 10);
+  if (line != std::string_view::npos && line - about <= near && line + 1 < text.size()) return line + 1;
+  size_t at = about;
+  while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80) ++at;
+  return at;
+}
+
+}  // namespace
+
+Texts read_texts(const TrainOptions& options) {
+  require(!options.data.empty(), "--data is missing: the file to learn from");
+  Texts texts{.train = read_one(options, options.data), .valid = {}};
+  if (options.valid.empty()) {
+    const size_t at = split_at(texts.train, options.valid_share);
+    texts.valid = texts.train.substr(at);
+    texts.train.resize(at);
+  } else {
+    texts.valid = read_one(options, options.valid);
+  }
+  if (!options.test.empty()) texts.test = read_one(options, options.test);
+  return texts;
+}
+
+std::unique_ptr<Tokenizer> task_tokenizer(TrainOptions& options, bool goes_on, std::span<const std::string_view> texts) {
+  if (goes_on) return load_tokenizer(options.out);
+  if (options.tokenizer == "auto") {
+    const size_t bytes =
+        std::accumulate(texts.begin(), texts.end(), size_t{0}, [](size_t sum, std::string_view t) { return sum + t.size(); });
+    options.tokenizer = bytes > kEnoughForPieces ? "sp:4000" : "char";
+  }
+  return train_tokenizer(parse_tokenizer_spec(options.tokenizer), texts);
+}
+
+}  // namespace raffia::train

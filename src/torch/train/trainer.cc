@@ -1,0 +1,344 @@
+#include "torch/train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "core/check.h"
+#include "io/text.h"
+#include "raffia/error.h"
+#include "torch/train/checkpoint.h"
+#include "torch/train/fingerprint.h"
+#include "torch/train/log.h"
+#include "torch/train/optimiser.h"
+#include "torch/train/run_lock.h"
+
+namespace raffia::train {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kStepsByDefault = 1000;
+constexpr int64_t kPartsOfRun = 10;      // evaluations and checkpoints of a run, by default
+constexpr int64_t kMonitorEvery = 50;    // steps
+constexpr double kHighClampRate = 0.01;  // of denominators: attention is noise where they are clamped
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+int64_t total_steps(const TrainOptions& options, const TrainingTask& task) {
+  if (options.steps > 0) return options.steps;
+  if (options.epochs == 0) return kStepsByDefault;
+  return (options.epochs * task.batches_per_epoch() + options.accumulate - 1) / options.accumulate;
+}
+
+int64_t every(int64_t asked, int64_t steps) { return asked > 0 ? asked : std::max<int64_t>(1, steps / kPartsOfRun); }
+
+uint64_t seed_of_batch(uint64_t seed, int64_t index) {
+  Fingerprint mixed;
+  mixed.add_number(seed);
+  mixed.add_number(static_cast<uint64_t>(index));
+  return mixed.value();
+}
+
+double value_of(const Metrics& metrics, const std::string& name) {
+  return std::find_if(metrics.begin(), metrics.end(), [&](const auto& metric) { return metric.first == name; })->second;
+}
+
+ordered_json to_json(const Metrics& metrics) {
+  ordered_json json = ordered_json::object();
+  for (const auto& [name, value] : metrics) json[name] = value;
+  return json;
+}
+
+// What a checkpoint holds beside tensors.
+struct Progress {
+  int64_t step = 0;
+  int64_t tokens = 0;
+  double seconds = 0;        // of all processes that worked on the run
+  double train_seconds = 0;  // of which in steps
+  int64_t best_step = 0;
+  double best = std::numeric_limits<double>::quiet_NaN();
+  Metrics best_metrics = {};
+  int64_t evaluations_since_best = 0;
+  // Since the last line of the log.
+  double loss = 0, loss_count = 0;
+  bool warned_of_clamps = false;
+};
+
+class Run {
+ public:
+  Run(const TrainOptions& options, TrainingTask& task, Observer& observer)
+      : options_(options),
+        task_(task),
+        observer_(observer),
+        files_{options.out},
+        lock_(files_.checkpoints()),
+        store_(files_.checkpoints()),
+        optimiser_(task.model(), options),
+        steps_(total_steps(options, task)),
+        eval_every_(every(options.eval_every, steps_)),
+        checkpoint_every_(every(options.checkpoint_every, steps_)) {
+    store_.remove_unfinished();
+    if (!options.resume || !restore()) {
+      task_.save(files_.directory);
+      save_model_config(task_.model().config(), files_.config());
+    }
+    write_file(files_.options(), to_json(options_).dump(2) + "\n");  // last: it says that the rest is there
+    log_ = std::make_unique<RunLog>(files_.log(), progress_.step);
+  }
+
+  Summary run(const std::atomic<bool>* stop) {
+    task_.model().train();
+    observer_.started(progress_.step, steps_);
+    const auto interrupted = [&] { return stop != nullptr && stop->load(); };
+    const auto out_of_patience = [&] { return options_.patience > 0 && progress_.evaluations_since_best >= options_.patience; };
+    try {
+      while (progress_.step < steps_ && !out_of_patience() && !interrupted()) {
+        step();
+        const bool is_last = progress_.step == steps_;
+        if (progress_.step % options_.log_every == 0 || is_last) write_log();
+        if (progress_.step % eval_every_ == 0 || is_last) evaluate();
+        if (progress_.step % checkpoint_every_ == 0 || is_last || out_of_patience() || interrupted()) checkpoint();
+      }
+    } catch (const IoError& error) {  // a full disk
+      throw IoError(fmt::format("step {}: {}; {}", progress_.step, error.what(), last_checkpoint()));
+    }
+    return summary(progress_.step == steps_ ? End::complete : out_of_patience() ? End::patience : End::interrupted);
+  }
+
+ private:
+  double elapsed() const { return earlier_seconds_ + seconds_since(start_); }
+
+  bool restore() {
+    for (const int64_t step : store_.steps()) {
+      ordered_json facts;
+      try {
+        facts = store_.verify(step);
+      } catch (const Error& error) {
+        observer_.note(fmt::format("warning: {}; trying the checkpoint before it", error.what()));
+        continue;
+      }
+      restore(step, facts);
+      observer_.note(fmt::format("going on from step {} ({})", step, store_.path(step).string()));
+      return true;
+    }
+    if (!store_.steps().empty()) {
+      throw FormatError(fmt::format("{}: every checkpoint is damaged (see above): start a new run in another directory",
+                                    files_.checkpoints().string()));
+    }
+    observer_.note(fmt::format("{}: no checkpoint yet, starting at step 0", files_.checkpoints().string()));
+    return false;
+  }
+
+  void restore(int64_t step, const ordered_json& facts) {
+    const fs::path directory = store_.path(step);
+    try {
+      refuse_others(facts.at("tokenizer"), task_.fingerprints().tokenizer, "another tokenizer", directory);
+      refuse_others(facts.at("data"), task_.fingerprints().data, "other data", directory);
+      progress_.step = facts.at("step");
+      progress_.tokens = facts.at("tokens");
+      progress_.seconds = earlier_seconds_ = facts.at("seconds");
+      progress_.train_seconds = facts.at("train_seconds");
+      progress_.loss = facts.at("loss_sum");
+      progress_.loss_count = facts.at("loss_count");
+      progress_.evaluations_since_best = facts.at("evaluations_since_best");
+      progress_.warned_of_clamps = facts.at("warned_of_clamps");
+      if (const auto& best = facts.at("best"); !best.is_null()) {
+        progress_.best_step = best.at("step");
+        for (const auto& [name, value] : best.at("metrics").items())
+          progress_.best_metrics.emplace_back(name, value.get<double>());
+        progress_.best = value_of(progress_.best_metrics, task_.objective().metric);
+      }
+    } catch (const nlohmann::json::exception& error) {
+      throw FormatError(fmt::format("{}: {}", (directory / "trainer.json").string(), error.what()));
+    }
+    nn::load_weights(task_.model(), directory / "model.safetensors");
+    optimiser_.set_state(load_tensors(directory / "optimiser.safetensors"), (directory / "optimiser.safetensors").string());
+    task_.set_carried(load_tensors(directory / "carried.safetensors"));
+    auto generator = at::detail::getDefaultCPUGenerator();
+    generator.set_state(load_tensors(directory / "generator.safetensors").at(0).second);
+  }
+
+  static void refuse_others(const ordered_json& before, uint64_t now, std::string_view what, const fs::path& directory) {
+    const std::string found = fmt::format("{:016x}", now);
+    if (before == found) return;
+    throw FormatError(fmt::format("{}: was written with {} (fingerprint {}, now {}): go on with the same, or start a new run",
+                                  directory.string(), what, before.get<std::string>(), found));
+  }
+
+  void step() {
+    const Clock::time_point start = Clock::now();
+    double loss = 0;
+    int64_t count = 0, tokens = 0;
+    for (int64_t micro = 0; micro < options_.accumulate; ++micro) {
+      const int64_t index = progress_.step * options_.accumulate + micro;
+      torch::manual_seed(seed_of_batch(options_.seed, index));
+      const LossSum part = task_.loss(index);
+      part.sum.backward();
+      loss += part.sum.item<double>();
+      count += part.count;
+      tokens += part.tokens;
+    }
+    lr_ = learning_rate(options_, progress_.step, steps_);
+    grad_norm_ = optimiser_.step(lr_, 1.0 / static_cast<double>(std::max<int64_t>(1, count)));
+    loss /= static_cast<double>(std::max<int64_t>(1, count));
+    if (!std::isfinite(loss) || !std::isfinite(grad_norm_)) {
+      throw Error(fmt::format("step {}: loss {} and norm of the gradient {} are not finite: try a lower --lr (it is {:g}); {}",
+                              progress_.step + 1, loss, grad_norm_, lr_, last_checkpoint()));
+    }
+    ++progress_.step;
+    progress_.tokens += tokens;
+    progress_.loss += loss;
+    progress_.loss_count += 1;
+    const double seconds = seconds_since(start);
+    progress_.train_seconds += seconds;
+    interval_tokens_ += static_cast<double>(tokens);
+    interval_seconds_ += seconds;
+    observer_.stepped({.step = progress_.step,
+                       .steps = steps_,
+                       .loss = progress_.loss / progress_.loss_count,
+                       .lr = lr_,
+                       .grad_norm = grad_norm_,
+                       .tokens_per_second = interval_tokens_ / interval_seconds_});
+  }
+
+  std::string last_checkpoint() const {
+    const auto steps = store_.steps();
+    return steps.empty() ? "there is no checkpoint yet" : fmt::format("the last checkpoint is step {}", steps.front());
+  }
+
+  void write_log() {
+    ordered_json record = {{"step", progress_.step},
+                           {"loss", progress_.loss / progress_.loss_count},
+                           {"lr", lr_},
+                           {"grad_norm", grad_norm_},
+                           {"tokens", progress_.tokens},
+                           {"tokens_per_second", std::round(interval_tokens_ / interval_seconds_)},
+                           {"seconds", std::round(elapsed() * 1000) / 1000}};
+    if (progress_.step / kMonitorEvery != monitored_ / kMonitorEvery) add_monitors(record);
+    log_->append(record);
+    progress_.loss = progress_.loss_count = 0;
+    interval_tokens_ = interval_seconds_ = 0;
+  }
+
+  void add_monitors(ordered_json& record) {
+    monitored_ = progress_.step;
+    std::vector<double> sigmas;
+    std::vector<std::vector<double>> spans;
+    double clamp_rate = 0;
+    for (const auto& attention : task_.model().attentions()) {
+      const nn::Monitor monitor = attention->monitor();
+      sigmas.push_back(monitor.sigma);
+      spans.push_back(monitor.spans);
+      clamp_rate = std::max(clamp_rate, monitor.clamp_rate);
+    }
+    record["clamp_rate"] = clamp_rate;
+    record["sigma"] = sigmas;
+    record["spans"] = spans;
+    if (clamp_rate >= kHighClampRate && !progress_.warned_of_clamps) {
+      progress_.warned_of_clamps = true;
+      observer_.note(
+          fmt::format("warning: step {}: {:.1f}% of the denominators of a layer are clamped: more random features "
+                      "(--estimator rfa_gate:samples=N) or --fixed-sigma may help",
+                      progress_.step, 100 * clamp_rate));
+    }
+  }
+
+  void evaluate() {
+    const Metrics metrics = task_.evaluate([this](int64_t done, int64_t total) { observer_.evaluating(done, total); });
+    const Objective objective = task_.objective();
+    const double value = value_of(metrics, objective.metric);
+    const bool is_best =
+        std::isnan(progress_.best) || (objective.higher_is_better ? value > progress_.best : value < progress_.best);
+    if (is_best) {
+      progress_.best = value;
+      progress_.best_step = progress_.step;
+      progress_.best_metrics = metrics;
+      nn::save_weights(task_.model(), files_.weights());
+    }
+    progress_.evaluations_since_best = is_best ? 0 : progress_.evaluations_since_best + 1;
+    ordered_json record = {{"step", progress_.step}};
+    for (const auto& [name, number] : metrics) record["valid_" + name] = number;
+    record["best"] = is_best;
+    record["seconds"] = std::round(elapsed() * 1000) / 1000;
+    log_->append(record);
+    write_log_csv(files_.log(), files_.csv());
+    observer_.evaluated(progress_.step, metrics, is_best);
+  }
+
+  void checkpoint() {
+    log_->sync();
+    progress_.seconds = elapsed();
+    ordered_json facts = {{"step", progress_.step},
+                          {"steps", steps_},
+                          {"tokens", progress_.tokens},
+                          {"seconds", progress_.seconds},
+                          {"train_seconds", progress_.train_seconds},
+                          {"loss_sum", progress_.loss},
+                          {"loss_count", progress_.loss_count},
+                          {"evaluations_since_best", progress_.evaluations_since_best},
+                          {"warned_of_clamps", progress_.warned_of_clamps},
+                          {"best", nullptr},
+                          {"tokenizer", fmt::format("{:016x}", task_.fingerprints().tokenizer)},
+                          {"data", fmt::format("{:016x}", task_.fingerprints().data)},
+                          {"options", to_json(options_)}};
+    if (progress_.best_step > 0) {
+      facts["best"] = {{"step", progress_.best_step}, {"metrics", to_json(progress_.best_metrics)}};
+    }
+    const auto write_files = [this](const fs::path& directory) {
+      nn::save_weights(task_.model(), directory / "model.safetensors");
+      save_tensors(directory / "optimiser.safetensors", optimiser_.state());
+      save_tensors(directory / "carried.safetensors", task_.carried());
+      save_tensors(directory / "generator.safetensors", {{"cpu", at::detail::getDefaultCPUGenerator().get_state()}});
+    };
+    store_.write(progress_.step, write_files, std::move(facts));
+    store_.remove_all_but(options_.keep);
+  }
+
+  Summary summary(End end) {
+    Summary summary{.end = end,
+                    .step = progress_.step,
+                    .best_step = progress_.best_step,
+                    .valid = progress_.best_metrics,
+                    .parameters = task_.model().parameter_count(),
+                    .tokens = progress_.tokens,
+                    .seconds = elapsed(),
+                    .tokens_per_second = static_cast<double>(progress_.tokens) / std::max(1e-9, progress_.train_seconds)};
+    if (end != End::interrupted && progress_.best_step > 0) {
+      nn::load_weights(task_.model(), files_.weights());
+      summary.test = task_.test([this](int64_t done, int64_t total) { observer_.evaluating(done, total); });
+    }
+    return summary;
+  }
+
+  const TrainOptions& options_;
+  TrainingTask& task_;
+  Observer& observer_;
+  RunFiles files_;
+  RunLock lock_;
+  CheckpointStore store_;
+  Optimiser optimiser_;
+  const int64_t steps_, eval_every_, checkpoint_every_;
+  Progress progress_;
+  std::unique_ptr<RunLog> log_;
+  const Clock::time_point start_ = Clock::now();
+  double earlier_seconds_ = 0;
+  double lr_ = 0, grad_norm_ = 0;
+  double interval_tokens_ = 0, interval_seconds_ = 0;
+  int64_t monitored_ = 0;
+};
+
+}  // namespace
+
+Summary train(const TrainOptions& options, TrainingTask& task, Observer& observer, const std::atomic<bool>* stop) {
+  return Run(options, task, observer).run(stop);
+}
+
+}  // namespace raffia::train

@@ -1,0 +1,70 @@
+// The training loop: steps, log, evaluations, checkpoints. Deterministic, and a run that was killed goes on bit for bit.
+//
+// Everything a step depends on is a function of (options, step) or stored in a checkpoint: batches are functions of their number,
+// generators are seeded anew for each batch, the learning rate is a function of the step.
+#ifndef RAFFIA_TORCH_TRAIN_TRAINER_H_
+#define RAFFIA_TORCH_TRAIN_TRAINER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "torch/train/options.h"
+#include "torch/train/task.h"
+
+namespace raffia::train {
+
+struct StepReport {
+  int64_t step = 0, steps = 0;
+  double loss = 0, lr = 0, grad_norm = 0, tokens_per_second = 0;
+};
+
+// Who watches a run.
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void started(int64_t /*step*/, int64_t /*steps*/) {}
+  virtual void stepped(const StepReport&) {}
+  virtual void evaluating(int64_t /*done*/, int64_t /*total*/) {}
+  virtual void evaluated(int64_t /*step*/, const Metrics&, bool /*is_best*/) {}
+  virtual void note(const std::string&) {}  // for people: warnings too
+};
+
+enum class End : uint8_t { complete, patience, interrupted };
+
+struct Summary {
+  End end = End::complete;
+  int64_t step = 0, best_step = 0;
+  Metrics valid, test;  // of the best model
+  int64_t parameters = 0, tokens = 0;
+  double seconds = 0, tokens_per_second = 0;
+};
+
+// The files of a run.
+struct RunFiles {
+  std::filesystem::path directory;
+  std::filesystem::path weights() const { return directory / "model.safetensors"; }
+  std::filesystem::path config() const { return directory / "config.json"; }
+  std::filesystem::path log() const { return directory / "log.jsonl"; }
+  std::filesystem::path csv() const { return directory / "log.csv"; }
+  std::filesystem::path checkpoints() const { return directory / "trainer"; }
+  std::filesystem::path options() const { return checkpoints() / "options.json"; }
+  bool exist() const;       // there is a run, or a model, in the directory
+  bool can_resume() const;  // a run was started
+};
+
+// Defaults, then what a run that goes on was started with, then `config` (a TOML file; empty: none), then `flags`, by name.
+// Throws InvalidArgument for what does not fit, such as another width for a run that goes on, and FormatError for files.
+TrainOptions resolve_options(TaskKind task, const std::string& config, const std::map<std::string, std::string>& flags,
+                             bool resume, Observer& observer);
+
+// Runs to the end, or until `*stop`: then a checkpoint is written first. Throws Error where it cannot go on; checkpoints that
+// were written stay.
+Summary train(const TrainOptions& options, TrainingTask& task, Observer& observer, const std::atomic<bool>* stop = nullptr);
+
+}  // namespace raffia::train
+
+#endif  // RAFFIA_TORCH_TRAIN_TRAINER_H_

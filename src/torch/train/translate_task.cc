@@ -1,0 +1,162 @@
+// Translators: sentences that are aligned by line.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/check.h"
+#include "io/bleu.h"
+#include "io/datasets.h"
+#include "io/text.h"
+#include "io/tokenizer.h"
+#include "torch/train/data.h"
+#include "torch/train/fingerprint.h"
+#include "torch/train/labels.h"
+#include "torch/train/task.h"
+#include "torch/train/texts.h"
+
+namespace raffia::train {
+namespace {
+
+namespace F = torch::nn::functional;
+
+constexpr int64_t kPart = 32;              // pairs scored at once
+constexpr size_t kSentencesForBleu = 200;  // that evaluations during a run translate
+
+class TranslateTask : public TrainingTask {
+ public:
+  TranslateTask(TrainOptions& options, bool goes_on) : smoothing_(options.label_smoothing) {
+    require(!options.data.empty(), "--data is missing: what the names of both files begin with (DATA.{}, DATA.{})",
+            options.source, options.target);
+    ParallelText train = read(options, options.data), valid;
+    if (options.valid.empty()) {
+      std::tie(train, valid) = split(train, options.valid_share);
+    } else {
+      valid = read(options, options.valid);
+    }
+    require(!valid.sources.empty(), "--data: {} has too few pairs to keep some for evaluation; give --valid", options.data);
+    std::vector<std::string_view> texts(train.sources.begin(), train.sources.end());
+    texts.insert(texts.end(), train.targets.begin(), train.targets.end());
+    tokenizer_ = task_tokenizer(options, goes_on, texts);
+
+    Fingerprint data;
+    train_ = batches(options, train, &data);
+    valid_ = {.text = std::move(valid)};
+    valid_.batches = batches(options, valid_.text, &data);
+    if (!options.test.empty()) {
+      test_ = {.text = read(options, options.test)};
+      test_.batches = batches(options, test_.text, nullptr);
+    }
+    fingerprints_ = {.tokenizer = tokenizer_->fingerprint(), .data = data.value()};
+
+    ModelConfig config = model_config(options, Task::translate);
+    config.vocabulary = tokenizer_->vocabulary();
+    if (config.positions == Positions::learned) config.max_length = options.segment + 1;
+    check_config(config, options);
+    seed_for_weights(options);
+    model_ = std::make_shared<nn::TranslatorImpl>(config);
+    description_ = fmt::format("{} pairs ({}, vocabulary {}), {} to evaluate on; {} parameters",
+                               grouped(static_cast<uint64_t>(train_->size())), tokenizer_->kind(), tokenizer_->vocabulary(),
+                               grouped(static_cast<uint64_t>(valid_.batches->size())),
+                               grouped(static_cast<uint64_t>(model_->parameter_count())));
+  }
+
+  nn::ModelImpl& model() override { return *model_; }
+  Objective objective() const override { return {.metric = "nll"}; }
+  int64_t batches_per_epoch() const override { return train_->steps_per_epoch(); }
+  Fingerprints fingerprints() const override { return fingerprints_; }
+  void save(const std::filesystem::path& directory) const override { tokenizer_->save(directory); }
+  std::string describe() const override { return description_; }
+
+  LossSum loss(int64_t index) override {
+    model_->redraw(static_cast<uint64_t>(index));
+    const auto batch = train_->at(index);
+    return loss_of(batch, smoothing_);
+  }
+
+  Metrics evaluate(const OnProgress& progress) override { return score(valid_, kSentencesForBleu, progress); }
+  Metrics test(const OnProgress& progress) override {
+    return test_.batches ? score(test_, test_.text.sources.size(), progress) : Metrics{};
+  }
+
+ private:
+  struct Scored {
+    ParallelText text = {};
+    std::unique_ptr<PairBatches> batches = {};
+  };
+
+  static ParallelText read(const TrainOptions& options, const std::string& prefix) {
+    return read_parallel_text(prefix + "." + options.source, prefix + "." + options.target);
+  }
+
+  static std::pair<ParallelText, ParallelText> split(const ParallelText& all, double share) {
+    std::pair<ParallelText, ParallelText> parts;
+    for (size_t i = 0; i < all.sources.size(); ++i) {
+      ParallelText& part = is_held_out(i, share) ? parts.second : parts.first;
+      part.sources.push_back(all.sources[i]);
+      part.targets.push_back(all.targets[i]);
+    }
+    return parts;
+  }
+
+  std::unique_ptr<PairBatches> batches(const TrainOptions& options, const ParallelText& text, Fingerprint* fingerprint) const {
+    Sequences sources, targets;
+    for (size_t i = 0; i < text.sources.size(); ++i) {
+      sources.push_back(tokenizer_->encode(text.sources[i]));
+      targets.push_back(tokenizer_->encode(text.targets[i]));
+      if (fingerprint == nullptr) continue;
+      fingerprint->add(sources.back());
+      fingerprint->add(targets.back());
+    }
+    return std::make_unique<PairBatches>(std::move(sources), std::move(targets),
+                                         BatchOptions{.batch = options.batch, .longest = options.segment, .seed = options.seed});
+  }
+
+  LossSum loss_of(const PairBatches::Batch& batch, double smoothing) {
+    const Tensor logits = model_->forward(batch.source, batch.target);
+    const auto options = F::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(smoothing).ignore_index(kIgnore);
+    return {.sum = F::cross_entropy(logits.flatten(0, 1), batch.expected.flatten(), options),
+            .count = batch.expected.ne(kIgnore).sum().item<int64_t>(),
+            .tokens = batch.source.numel() + batch.target.numel()};
+  }
+
+  // Likelihood of all pairs, BLEU of the first `sentences`.
+  Metrics score(const Scored& data, size_t sentences, const OnProgress& progress) {
+    const EvaluationMode evaluation(*model_);
+    NllScore nll;
+    for (int64_t begin = 0; begin < data.batches->size(); begin += kPart) {
+      const LossSum part = loss_of(data.batches->range(begin, std::min(data.batches->size(), begin + kPart)), 0);
+      nll += {.nll = part.sum.item<double>(), .tokens = part.count};
+    }
+    Sequences sources;
+    for (const std::string& text : std::span(data.text.sources).first(std::min(sentences, data.text.sources.size()))) {
+      sources.push_back(tokenizer_->encode(text));
+    }
+    std::vector<std::string> translations;
+    for (const auto& ids : translate_greedily(*model_, sources, {.progress = progress}))
+      translations.push_back(tokenizer_->decode(ids));
+    const Bleu bleu = corpus_bleu(translations, std::span(data.text.targets).first(translations.size()));
+    return {{"nll", nll.per_token()}, {"perplexity", nll.perplexity()}, {"bleu", bleu.score}};
+  }
+
+  double smoothing_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<PairBatches> train_;
+  Scored valid_, test_;
+  std::shared_ptr<nn::TranslatorImpl> model_;
+  Fingerprints fingerprints_;
+  std::string description_;
+};
+
+}  // namespace
+
+std::unique_ptr<TrainingTask> make_translate_task(TrainOptions& options, bool goes_on) {
+  return std::make_unique<TranslateTask>(options, goes_on);
+}
+
+}  // namespace raffia::train

@@ -1,0 +1,273 @@
+// A training run from outside: files, resuming, refusals. Models are tiny, texts are made.
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "raffia/error.h"
+#include "support/temporary_directory.h"
+#include "torch/train/checkpoint.h"
+#include "torch/train/log.h"
+#include "torch/train/trainer.h"
+
+namespace raffia::train {
+namespace {
+
+namespace fs = std::filesystem;
+using FlagMap = std::map<std::string, std::string>;
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Text with something to learn: counting, in words.
+std::string counting(int numbers) {
+  const char* const kDigits[] = {"zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"};
+  std::string text;
+  for (int i = 0; i < numbers; ++i) {
+    for (const char digit : std::to_string(i * 7)) text += std::string(kDigits[digit - '0']) + " ";
+    text += "\n";
+  }
+  return text;
+}
+
+// Keeps what is said, and asks to stop after a step.
+class Watcher : public Observer {
+ public:
+  explicit Watcher(int64_t stop_after = -1) : stop_after_(stop_after) {}
+  void stepped(const StepReport& report) override {
+    if (report.step == stop_after_) stop = true;
+  }
+  void note(const std::string& message) override { notes += message + "\n"; }
+
+  std::atomic<bool> stop = false;
+  std::string notes;
+
+ private:
+  int64_t stop_after_;
+};
+
+class TrainRun : public testing::Test {
+ protected:
+  TrainRun() : data_((directory_.path() / "text.txt").string()) {
+    std::ofstream(data_) << counting(300);
+    at::set_num_threads(1);
+  }
+
+  std::string out(const std::string& name) const { return (directory_.path() / name).string(); }
+
+  FlagMap tiny(const std::string& name, const FlagMap& more = {}) const {
+    FlagMap flags = {
+        {"data", data_},    {"out", out(name)},    {"layers", "1"},         {"width", "16"},           {"heads", "2"},
+        {"segment", "16"},  {"batch", "2"},        {"steps", "12"},         {"checkpoint-every", "3"}, {"eval-every", "6"},
+        {"log-every", "2"}, {"tokenizer", "byte"}, {"valid-share", "0.02"}, {"threads", "1"}};
+    for (const auto& [flag, value] : more) flags[flag] = value;
+    return flags;
+  }
+
+  static Summary run(const FlagMap& flags, bool resume, Watcher& watcher) {
+    TrainOptions options = resolve_options(TaskKind::lm, "", flags, resume, watcher);
+    const auto task = make_task(options, options.resume);
+    return train(options, *task, watcher, &watcher.stop);
+  }
+  static Summary run(const FlagMap& flags, bool resume = false) {
+    Watcher watcher;
+    return run(flags, resume, watcher);
+  }
+
+  // The error of a run, which there must be.
+  static std::string error_of(const FlagMap& flags, bool resume = false) {
+    try {
+      run(flags, resume);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    ADD_FAILURE() << "the run was accepted";
+    return "";
+  }
+
+  static fs::path checkpoint(const std::string& out, int64_t step) {
+    return CheckpointStore(fs::path(out) / "trainer").path(step);
+  }
+
+  static std::vector<double> losses(const std::string& out) {
+    std::vector<double> all;
+    for (const auto& record : read_log(fs::path(out) / "log.jsonl")) {
+      for (const char* field : {"loss", "valid_nll"}) {
+        if (record.contains(field)) all.push_back(record[field]);
+      }
+    }
+    return all;
+  }
+
+  static void expect_same_run(const std::string& a, const std::string& b, int64_t step) {
+    for (const char* file : {"model.safetensors", "optimiser.safetensors", "carried.safetensors", "generator.safetensors"}) {
+      const std::string bytes = contents(checkpoint(a, step) / file);
+      EXPECT_FALSE(bytes.empty()) << file;
+      EXPECT_EQ(bytes, contents(checkpoint(b, step) / file)) << file << " differs";
+    }
+    EXPECT_EQ(contents(fs::path(a) / "model.safetensors"), contents(fs::path(b) / "model.safetensors"));
+    EXPECT_EQ(losses(a), losses(b));
+  }
+
+  TemporaryDirectory directory_{"raffia_train"};
+  std::string data_;
+};
+
+class EveryEstimator : public TrainRun, public testing::WithParamInterface<const char*> {};
+
+TEST_P(EveryEstimator, ResumedRunEqualsTheWholeBitForBit) {
+  const FlagMap more = {{"estimator", GetParam()}, {"dropout", "0.1"}, {"accumulate", "2"}, {"conv", "3"}};
+  run(tiny("whole", more));
+  // Stopped between two checkpoints of its own, and again in the middle of an interval of the log.
+  for (const int64_t stop : {4, 9}) {
+    Watcher watcher(stop);
+    EXPECT_EQ(run(tiny("parts", more), true, watcher).end, End::interrupted);
+  }
+  EXPECT_EQ(run({{"out", out("parts")}}, true).end, End::complete);  // all the rest comes from the run itself
+  expect_same_run(out("whole"), out("parts"), 12);
+}
+
+INSTANTIATE_TEST_SUITE_P(TrainRun, EveryEstimator,
+                         testing::Values("softmax", "window:window=8", "rfa", "rfa_gate", "hybrid:window=4", "ra", "lara", "eva"),
+                         [](const auto& info) {
+                           const std::string spec = info.param;
+                           return spec.substr(0, spec.find(':'));
+                         });
+
+TEST_F(TrainRun, CheckpointIsUsedEvenIfLaterStepsWereLost) {
+  run(tiny("whole"));
+  Watcher watcher(10);
+  run(tiny("parts"), false, watcher);
+  fs::remove_all(checkpoint(out("parts"), 10));  // as if the process had been killed: step 9 is the last, the log goes on to 10
+  run(tiny("parts"), true);
+  expect_same_run(out("whole"), out("parts"), 12);
+}
+
+TEST_F(TrainRun, LearnsAndWritesAModelDirectory) {
+  const Summary summary = run(tiny("run", {{"steps", "60"}, {"keep", "2"}, {"lr", "0.01"}}));
+  const auto log = read_log(out("run") + "/log.jsonl");
+  EXPECT_LT(log.back()["valid_nll"], 0.7 * log.front()["loss"].get<double>());
+  EXPECT_EQ(summary.step, 60);
+  EXPECT_EQ(summary.valid.front().first, "nll");
+  for (const char* file : {"model.safetensors", "config.json", "tokenizer.json", "log.csv", "trainer/options.json"}) {
+    EXPECT_TRUE(fs::exists(fs::path(out("run")) / file)) << file;
+  }
+  EXPECT_EQ(CheckpointStore(out("run") + "/trainer").steps(), (std::vector<int64_t>{60, 57}));
+  EXPECT_EQ(contents(checkpoint(out("run"), 60) / "model.safetensors").size(),
+            contents(out("run") + "/model.safetensors").size());
+}
+
+TEST_F(TrainRun, EndsEarlyWhenNothingImproves) {
+  // With a learning rate of nearly 0, every evaluation but the first is worse or the same.
+  const Summary summary =
+      run(tiny("run", {{"steps", "1000"}, {"eval-every", "2"}, {"patience", "3"}, {"lr", "1e-30"}, {"checkpoint-every", "500"}}));
+  EXPECT_EQ(summary.end, End::patience);
+  EXPECT_EQ(summary.best_step, 2);
+  EXPECT_EQ(summary.step, 8);
+}
+
+TEST_F(TrainRun, DamagedCheckpointIsNamedAndTheOneBeforeIsUsed) {
+  run(tiny("whole"));
+  run(tiny("parts"));
+  const fs::path weights = checkpoint(out("parts"), 12) / "optimiser.safetensors";
+  std::string bytes = contents(weights);
+  bytes[bytes.size() / 2] ^= 1;
+  std::ofstream(weights, std::ios::binary) << bytes;
+  fs::resize_file(checkpoint(out("parts"), 9) / "model.safetensors", 100);
+  Watcher watcher;
+  run(tiny("parts"), true, watcher);
+  EXPECT_NE(watcher.notes.find(weights.string() + ": checksum"), std::string::npos) << watcher.notes;
+  EXPECT_NE(watcher.notes.find("step-00000009/model.safetensors: 100 bytes, expected"), std::string::npos) << watcher.notes;
+  EXPECT_NE(watcher.notes.find("going on from step 6"), std::string::npos) << watcher.notes;
+  expect_same_run(out("whole"), out("parts"), 12);
+}
+
+TEST_F(TrainRun, WithoutAnySoundCheckpointItIsRefused) {
+  run(tiny("run", {{"keep", "1"}}));
+  fs::remove(checkpoint(out("run"), 12) / "carried.safetensors");
+  EXPECT_NE(error_of(tiny("run", {{"keep", "1"}}), true).find("every checkpoint is damaged"), std::string::npos);
+}
+
+TEST_F(TrainRun, OtherDataTokenizerOrModelAreRefused) {
+  run(tiny("run"));
+  EXPECT_NE(error_of(tiny("run", {{"width", "32"}}), true).find("--width is 32, but the run in"), std::string::npos);
+  EXPECT_NE(error_of(tiny("run", {{"tokenizer", "char"}}), true).find("--tokenizer is char"), std::string::npos);
+  std::ofstream(data_, std::ios::app) << "one more line\n";
+  EXPECT_NE(error_of(tiny("run"), true).find("was written with other data"), std::string::npos);
+  std::ofstream(data_) << counting(300);
+  EXPECT_EQ(run(tiny("run"), true).step, 12);
+
+  run(tiny("chars", {{"tokenizer", "char"}}));
+  fs::copy_file(out("chars") + "/tokenizer.json", out("run") + "/tokenizer.json", fs::copy_options::overwrite_existing);
+  EXPECT_NE(error_of(tiny("run"), true).find("was written with another tokenizer"), std::string::npos);
+}
+
+TEST_F(TrainRun, ModelIsNeverOverwritten) {
+  run(tiny("run"));
+  const std::string before = contents(out("run") + "/model.safetensors");
+  EXPECT_NE(error_of(tiny("run")).find("holds a model already"), std::string::npos);
+  EXPECT_EQ(contents(out("run") + "/model.safetensors"), before);
+}
+
+TEST_F(TrainRun, WhatIsNotTextIsRefusedBeforeAnythingIsWritten) {
+  std::ofstream(data_, std::ios::trunc);
+  EXPECT_NE(error_of(tiny("run", {{"tokenizer", "char"}})).find("empty"), std::string::npos);
+  EXPECT_NE(error_of(tiny("run")).find("empty"), std::string::npos);
+  std::ofstream(data_, std::ios::binary) << std::string("abc\0\xff\xfe", 6) << std::string(5000, '\x80');
+  EXPECT_NE(error_of(tiny("run", {{"tokenizer", "char"}})).find("byte 3 "), std::string::npos);
+  EXPECT_NE(error_of(tiny("run", {{"data", data_ + ".none"}})).find(".none"), std::string::npos);
+  std::ofstream(data_, std::ios::trunc) << "too short";
+  EXPECT_NE(error_of(tiny("run")).find("too few"), std::string::npos);
+  EXPECT_FALSE(fs::exists(out("run")));
+}
+
+TEST_F(TrainRun, UngatedMemoryIsNotCarried) {
+  EXPECT_NE(error_of(tiny("run", {{"estimator", "rfa"}, {"stateful", "true"}})).find("cannot be carried"), std::string::npos);
+}
+
+TEST_F(TrainRun, OneProcessAtATime) {
+  run(tiny("run"));
+  Watcher watcher;
+  TrainOptions options = resolve_options(TaskKind::lm, "", tiny("run"), true, watcher);
+  const auto task = make_task(options, true);
+  // While a run is under way, another one in the same directory is refused.
+  class Second : public Observer {
+   public:
+    explicit Second(std::function<void()> action) : action_(std::move(action)) {}
+    void started(int64_t, int64_t) override { action_(); }
+
+   private:
+    std::function<void()> action_;
+  } second([&] { EXPECT_NE(error_of(tiny("run"), true).find("another process trains"), std::string::npos); });
+  train(options, *task, second);
+}
+
+TEST_F(TrainRun, FullDiskEndsTheRunAndKeepsOlderCheckpoints) {
+  const fs::path disk = directory_.path() / "disk";
+  fs::create_directory(disk);
+  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=400k") != 0) GTEST_SKIP() << "mounting a small disk is not permitted here";
+  struct Unmount {
+    fs::path path;
+    ~Unmount() { ::umount(path.c_str()); }
+  } unmount{disk};
+  const FlagMap flags = tiny("disk/run", {{"steps", "100"}, {"checkpoint-every", "1"}, {"keep", "100"}, {"eval-every", "100"}});
+  const std::string error = error_of(flags);
+  EXPECT_NE(error.find("No space left on device"), std::string::npos) << error;
+  EXPECT_NE(error.find("the last checkpoint is step"), std::string::npos) << error;
+  const CheckpointStore store(disk / "run" / "trainer");
+  ASSERT_FALSE(store.steps().empty());
+  for (const int64_t step : store.steps()) EXPECT_EQ(store.verify(step)["step"], step);
+}
+
+}  // namespace
+}  // namespace raffia::train
