@@ -143,6 +143,11 @@ void evaluate_classifier(const EvalFlags& flags, const ModelConfig& config) {
 
 void evaluate_images(const EvalFlags& flags, const ModelConfig& config) {
   LabelledImages images = train::read_images(flags.data, true);
+  if (images.count == 0) {
+    throw Error(
+        fmt::format("{}: no images to test with, expected t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, or test_batch.bin",
+                    flags.data.string()));
+  }
   if (images.size != config.image_size || images.channels != config.channels) {
     throw Error(fmt::format("{}: images are {} x {} with {} channels, the model expects {} x {} with {}", flags.data.string(),
                             images.size, images.size, images.channels, config.image_size, config.image_size, config.channels));
