@@ -95,7 +95,7 @@ void check_ids(std::span<const int32_t> ids, const ModelConfig& config) {
 }
 
 // Segments that are asked for, or the one that the model was trained with.
-std::vector<int64_t> segments_of(const EvalFlags& flags, const ModelConfig& config) {
+std::vector<int64_t> segments_of(const EvalFlags& flags) {
   if (!flags.segments.empty()) return flags.segments;
   return {trained_with(flags.model).segment};
 }
@@ -125,7 +125,7 @@ void score(const EvalFlags& flags, nn::LanguageModelImpl& model, const LoadedTex
       parts.push_back({memory, kCarriedSegment});
       continue;
     }
-    for (const int64_t segment : segments_of(flags, model.config())) parts.push_back({memory, segment});
+    for (const int64_t segment : segments_of(flags)) parts.push_back({memory, segment});
   }
   std::vector<LmRecord> records;
   {
@@ -153,7 +153,7 @@ void dump_qkv(const EvalFlags& flags, nn::LanguageModelImpl& model, std::span<co
   const auto layers = static_cast<int64_t>(attentions.size());
   if (flags.layer && (*flags.layer < 0 || *flags.layer >= layers))
     throw UsageError(fmt::format("--layer: there is no layer {}, expected 0 to {}", *flags.layer, layers - 1));
-  const auto segment = std::min(segments_of(flags, model.config()).front(), static_cast<int64_t>(ids.size()));
+  const auto segment = std::min(segments_of(flags).front(), static_cast<int64_t>(ids.size()));
   const train::EvaluationMode evaluation(model);
   for (const auto& attention : attentions) attention->keep_qkv(true);
   model.hidden(torch::tensor(std::vector<int64_t>(ids.begin(), ids.begin() + segment)).unsqueeze(0));
