@@ -21,7 +21,9 @@
 #include "cli/table.h"
 #include "cli/train_commands.h"
 #include "cli/train_plot.h"
+#include "cli/train_ranks.h"
 #include "raffia/error.h"
+#include "torch/train/distributed.h"
 #include "torch/train/trainer.h"
 
 namespace raffia::cli {
@@ -39,6 +41,7 @@ struct Flags {
   std::map<std::string, std::string> given;  // by name of the option
   std::string config;
   bool resume = false, json = false, no_plot = false;
+  int local_ranks = 1;
 };
 
 std::string type_name(const OptionInfo& info) {
@@ -186,22 +189,30 @@ void print_summary(const train::Summary& summary, const TrainOptions& options, b
 
 void run_training(TaskKind kind, const Flags& flags) {
   Screen screen;
+  train::Observer silence;  // the first rank speaks for all
   TrainOptions options;
+  std::unique_ptr<train::Group> group;
   std::unique_ptr<train::TrainingTask> task;
+  std::signal(SIGINT, stop_after_step);
+  std::signal(SIGTERM, stop_after_step);
   try {
-    options = train::resolve_options(kind, flags.config, flags.given, flags.resume, screen);
-    at::set_num_threads(
-        static_cast<int>(options.threads > 0 ? options.threads : std::max(1U, std::thread::hardware_concurrency())));
-    if (const std::string warning = blas_warning(); !warning.empty()) screen.note(warning);
+    const train::Place place = train::place_from_environment();
+    train::Observer& observer = place.rank == 0 ? static_cast<train::Observer&>(screen) : silence;
+    options = train::resolve_options(kind, flags.config, flags.given, flags.resume, observer);
+    if (flags.local_ranks > 1 && place.size == 1) return run_as_local_ranks(flags.local_ranks, options.threads);
+    at::set_num_threads(threads_of_rank(options.threads, place));
+    if (const std::string warning = blas_warning(); !warning.empty()) observer.note(warning);
+    group = std::make_unique<train::Group>(place, train::GroupOptions{.timeout = std::chrono::seconds(options.rank_timeout)});
+    options.group = group.get();
     task = train::make_task(options, options.resume);
   } catch (const InvalidArgument& error) {
     throw UsageError(error.what());
   }
-  screen.note(task->describe());
+  train::Observer& observer = group->first() ? static_cast<train::Observer&>(screen) : silence;
+  observer.note(task->describe());
   if (!flags.no_plot) screen.plot_into(options.out, task->objective().metric);
-  std::signal(SIGINT, stop_after_step);
-  std::signal(SIGTERM, stop_after_step);
-  const train::Summary summary = train::train(options, *task, screen, &g_stop);
+  const train::Summary summary = train::train(options, *task, observer, &g_stop);
+  if (!group->first()) return;
   if (summary.end == train::End::interrupted) {
     throw Error(fmt::format("stopped at step {}, with a checkpoint: --resume goes on from there", summary.step));
   }
@@ -215,6 +226,9 @@ Run add_train(CLI::App& app) {
   add_option_flags(app, kKind, flags->given);
   app.add_flag("--resume", flags->resume, "Go on from the newest checkpoint in --out");
   app.add_flag("--no-plot", flags->no_plot, "Draw no loss.svg and loss.png");
+  app.add_option("--local-ranks", flags->local_ranks, "Processes on this machine that train together")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   app.add_flag("--json", flags->json, "Print the result as JSON");
   return [flags] { run_training(kKind, *flags); };
 }

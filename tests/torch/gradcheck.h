@@ -23,43 +23,32 @@ struct Named {
 // What an op makes of inputs in their order: the tensors that have gradients.
 using Differentiated = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
-// d sum(outputs o fixed random numbers) / d input for every entry of every input: by autograd, and by central differences.
+// d loss / d leaf for every entry of every leaf: by autograd, and by central differences. Entries are moved in place.
 //
 // The forward pass is in double: with steps of 1e-5 a difference is good to about 1e-9. Gradients come from fp32 kernels: sums of
 // some hundred terms, each rounded to 6e-8, of features and denominators with relative errors of some 1e-6. Entries are compared
-// relative to the largest of their input, for terms cancel.
-inline void expect_gradients(const Differentiated& op, const std::vector<Named>& inputs, double tolerance = 2e-4) {
+// relative to the largest of their leaf, for terms cancel.
+inline void expect_leaf_gradients(const std::function<at::Tensor()>& loss, const std::vector<Named>& leaves,
+                                  double tolerance = 2e-4) {
   constexpr double kStep = 1e-5;
-  std::vector<at::Tensor> leaves;
-  for (const Named& input : inputs) leaves.push_back(input.tensor.detach().clone().to(at::kDouble).requires_grad_());
-
-  std::vector<at::Tensor> factors;
-  const auto loss = [&](const std::vector<at::Tensor>& at) {
-    const std::vector<at::Tensor> outputs = op(at);
-    if (factors.empty()) {
-      for (const at::Tensor& output : outputs) factors.push_back(torch::randn(output.sizes(), at::kDouble));
-    }
-    at::Tensor sum = torch::zeros({}, at::kDouble);
-    for (size_t i = 0; i < outputs.size(); ++i) sum = sum + (outputs[i] * factors[i]).sum();
-    return sum;
-  };
-  const std::vector<at::Tensor> gradients = torch::autograd::grad({loss(leaves)}, leaves, {}, {}, false, true);
+  std::vector<at::Tensor> tensors;
+  for (const Named& leaf : leaves) tensors.push_back(leaf.tensor);
+  const std::vector<at::Tensor> gradients = torch::autograd::grad({loss()}, tensors, {}, {}, false, true);
 
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < leaves.size(); ++i) {
-    ASSERT_TRUE(gradients[i].defined()) << inputs[i].name << " has no gradient";
+    ASSERT_TRUE(gradients[i].defined()) << leaves[i].name << " has no gradient";
+    ASSERT_TRUE(tensors[i].is_contiguous()) << leaves[i].name;
     const at::Tensor found = gradients[i].contiguous();
-    std::vector<at::Tensor> moved;
-    for (const at::Tensor& leaf : leaves) moved.push_back(leaf.detach().clone().contiguous());
     double largest = 0, worst = 0, worst_found = 0, worst_expected = 0;
     int64_t worst_at = 0;
-    for (int64_t j = 0; j < moved[i].numel(); ++j) {
-      double& entry = moved[i].data_ptr<double>()[j];
+    for (int64_t j = 0; j < tensors[i].numel(); ++j) {
+      double& entry = tensors[i].data_ptr<double>()[j];
       const double before = entry;
       entry = before + kStep;
-      const double above = loss(moved).item<double>();
+      const double above = loss().item<double>();
       entry = before - kStep;
-      const double below = loss(moved).item<double>();
+      const double below = loss().item<double>();
       entry = before;
       const double expected = (above - below) / (2 * kStep), got = found.data_ptr<double>()[j];
       largest = std::max(largest, std::abs(expected));
@@ -70,10 +59,30 @@ inline void expect_gradients(const Differentiated& op, const std::vector<Named>&
         worst_expected = expected;
       }
     }
-    EXPECT_GT(largest, 0) << inputs[i].name << " has no influence: nothing was checked";
+    EXPECT_GT(largest, 0) << leaves[i].name << " has no influence: nothing was checked";
     EXPECT_LE(worst, tolerance * std::max(largest, 1e-3))
-        << "gradient of " << inputs[i].name << ", entry " << worst_at << ": " << worst_found << ", expected " << worst_expected;
+        << "gradient of " << leaves[i].name << ", entry " << worst_at << ": " << worst_found << ", expected " << worst_expected;
   }
+}
+
+// The same of sum(outputs o fixed random numbers).
+inline void expect_gradients(const Differentiated& op, const std::vector<Named>& inputs, double tolerance = 2e-4) {
+  std::vector<Named> leaves;
+  std::vector<at::Tensor> tensors, factors;
+  for (const Named& input : inputs) {
+    tensors.push_back(input.tensor.detach().clone().to(at::kDouble).contiguous().requires_grad_());
+    leaves.push_back({input.name, tensors.back()});
+  }
+  const auto loss = [&] {
+    const std::vector<at::Tensor> outputs = op(tensors);
+    if (factors.empty()) {
+      for (const at::Tensor& output : outputs) factors.push_back(torch::randn(output.sizes(), at::kDouble));
+    }
+    at::Tensor sum = torch::zeros({}, at::kDouble);
+    for (size_t i = 0; i < outputs.size(); ++i) sum = sum + (outputs[i] * factors[i]).sum();
+    return sum;
+  };
+  expect_leaf_gradients(loss, leaves, tolerance);
 }
 
 }  // namespace raffia::ops

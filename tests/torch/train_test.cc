@@ -139,8 +139,8 @@ TEST_P(EveryEstimator, ResumedRunEqualsTheWholeBitForBit) {
 
 INSTANTIATE_TEST_SUITE_P(TrainRun, EveryEstimator,
                          testing::Values("softmax", "window:window=8", "rfa", "rfa_gate", "hybrid:window=4", "ra", "lara", "eva"),
-                         [](const auto& info) {
-                           const std::string spec = info.param;
+                         [](const auto& estimator) {
+                           const std::string spec = estimator.param;
                            return spec.substr(0, spec.find(':'));
                          });
 

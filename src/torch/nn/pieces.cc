@@ -23,8 +23,9 @@ Rotary::Rotary(int64_t position, int64_t length, int64_t dim, double base, const
 
 Tensor Rotary::operator()(const Tensor& x) const {
   const int64_t half = x.size(3) / 2;
+  const Tensor cos = cos_.narrow(0, 0, x.size(1)), sin = sin_.narrow(0, 0, x.size(1));
   const Tensor first = x.narrow(3, 0, half), second = x.narrow(3, half, half);
-  return at::cat({first * cos_ - second * sin_, second * cos_ + first * sin_}, 3);
+  return at::cat({first * cos - second * sin, second * cos + first * sin}, 3);
 }
 
 Tensor short_convolution(const Tensor& x, const Tensor& before, const Tensor& weight) {
@@ -48,8 +49,7 @@ Tensor as_parameter(const Tensor& parameter, const Tensor& q) {
 }
 
 bool is_step(const Tensor& q, const AttentionState* state) {
-  return state != nullptr && state->position > 0 && q.size(1) == 1 && !at::GradMode::is_enabled() &&
-         q.scalar_type() != at::kDouble;
+  return state != nullptr && q.size(1) == 1 && !at::GradMode::is_enabled() && q.scalar_type() != at::kDouble;
 }
 
 KeyCache with_past(const Tensor& k, const Tensor& v, const AttentionState& state) {

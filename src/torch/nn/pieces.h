@@ -16,7 +16,7 @@ constexpr double kInitialDeviation = 0.02;
 // A linear layer with weights of this deviation and bias 0.
 torch::nn::Linear make_linear(int64_t in, int64_t out, bool bias = true);
 
-// Rotary positions: x [B, T, H, d], d even, token t at `position` + t. Pairs are (i, i + d / 2) and turn by
+// Rotary positions: x [B, T, H, d], T up to `length`, d even, token t at `position` + t. Pairs are (i, i + d / 2) and turn by
 // angle (position + t) base^(-2 i / d).
 class Rotary {
  public:
@@ -38,7 +38,7 @@ constexpr double kHeadNormEpsilon = 1e-6;
 // What ops want parameters and gates to be: double beside double inputs, else fp32.
 Tensor as_parameter(const Tensor& parameter, const Tensor& q);
 
-// Whether a call can take the step op: one token, a past, no gradient.
+// Whether a call can take the step op: one token, a state, no gradient.
 bool is_step(const Tensor& q, const AttentionState* state);
 
 // The keys and values of a state with those of a call after them.

@@ -88,6 +88,7 @@ class ClassifyTask : public TrainingTask {
   LossSum loss(int64_t index) override {
     model_->redraw(static_cast<uint64_t>(index));
     const auto batch = train_->at(index);
+    if (batch.labels.numel() == 0) return no_rows();
     return label_loss(logits(batch), batch.labels, smoothing_, batch.ids.numel());
   }
 
@@ -112,7 +113,7 @@ class ClassifyTask : public TrainingTask {
     }
     return std::make_unique<LabelledTextBatches>(
         std::move(firsts), std::move(seconds), std::move(labels),
-        BatchOptions{.batch = options.batch, .longest = options.segment, .seed = options.seed});
+        BatchOptions{.batch = options.batch, .longest = options.segment, .seed = options.seed}, shard_of(options));
   }
 
   Tensor logits(const LabelledTextBatches::Batch& batch) {

@@ -200,8 +200,7 @@ class Ranks {
     signalfd_siginfo info;
     while (::read(signals_.fd(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
       if (info.ssi_signo == SIGCHLD) continue;
-      send(static_cast<int>(info.ssi_signo));
-      begin_end();
+      send(static_cast<int>(info.ssi_signo));  // ranks take their time to write a checkpoint
     }
     for (size_t rank = 0; rank < children_.size(); ++rank) {
       if (children_[rank].output.get() >= 0) pass_on(children_[rank], static_cast<int>(rank));
@@ -219,12 +218,8 @@ class Ranks {
         fmt::print(stderr, "raffia: rank {} (pid {}) {}\n", rank, child.pid, how_it_ended(status));
         code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
       }
-      begin_end();
+      if (!std::exchange(ending_, true)) deadline_ = Clock::now() + options_.grace;
     }
-  }
-
-  void begin_end() {
-    if (!std::exchange(ending_, true)) deadline_ = Clock::now() + options_.grace;
   }
 
   void send(int signal) const {

@@ -15,8 +15,7 @@ struct LaunchOptions {
   int ranks = 2;
   int threads = 1;                   // of each rank: OMP_NUM_THREADS
   std::vector<std::string> command;  // program (a path) and arguments, the same for all ranks
-  // How long the other ranks have to end by themselves, with an error that says why, once one has failed or a signal came;
-  // then they are ended.
+  // How long the other ranks have to end by themselves, with an error that says why, once one has failed; then they are ended.
   std::chrono::milliseconds grace = std::chrono::seconds(20);
 };
 

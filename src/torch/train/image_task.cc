@@ -58,7 +58,7 @@ class ImageTask : public TrainingTask {
                                grouped(static_cast<uint64_t>(train.count)), train.size, train.size, valid.count, test.count,
                                grouped(static_cast<uint64_t>(model_->parameter_count())));
     const BatchOptions batches{.batch = options.batch, .seed = options.seed};
-    train_ = std::make_unique<ImageBatches>(std::move(train), batches);
+    train_ = std::make_unique<ImageBatches>(std::move(train), batches, shard_of(options));
     valid_ = std::make_unique<ImageBatches>(std::move(valid), batches);
     if (test.count > 0) test_ = std::make_unique<ImageBatches>(std::move(test), batches);
   }
@@ -72,6 +72,7 @@ class ImageTask : public TrainingTask {
   LossSum loss(int64_t index) override {
     model_->redraw(static_cast<uint64_t>(index));
     const auto batch = train_->at(index);
+    if (batch.labels.numel() == 0) return no_rows();
     const int64_t side = model_->config().image_size / model_->config().patch;
     return label_loss(model_->forward(batch.pixels), batch.labels, smoothing_, batch.labels.numel() * side * side);
   }

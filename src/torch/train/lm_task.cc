@@ -15,7 +15,9 @@
 #include "io/tokenizer.h"
 #include "raffia/error.h"
 #include "torch/train/data.h"
+#include "torch/train/distributed.h"
 #include "torch/train/fingerprint.h"
+#include "torch/train/sequence_parallel.h"
 #include "torch/train/task.h"
 #include "torch/train/texts.h"
 
@@ -42,7 +44,8 @@ bool fades(const Estimator& estimator) {
 
 bool stateful_of(const TrainOptions& options, const ModelConfig& config) {
   if (options.stateful == "auto") {
-    return can_carry(config) && std::all_of(config.estimators.begin(), config.estimators.end(), fades);
+    return options.parallel != "sequence" && can_carry(config) &&
+           std::all_of(config.estimators.begin(), config.estimators.end(), fades);
   }
   require(options.stateful == "true" || options.stateful == "false", "stateful: '{}' is unknown, expected true, false or auto",
           options.stateful);
@@ -50,6 +53,8 @@ bool stateful_of(const TrainOptions& options, const ModelConfig& config) {
       options.stateful == "false" || can_carry(config),
       "stateful: memory of estimator '{}' with positions {} cannot be carried from segment to segment: it grows or never fades",
       options.estimator, name_of(config.positions));
+  require(options.stateful == "false" || options.parallel != "sequence",
+          "stateful: memory is not carried where sequences are split over ranks (--parallel sequence), expected false");
   return options.stateful == "true";
 }
 
@@ -82,9 +87,19 @@ class LmTask : public TrainingTask {
             grouped(size), options.batch, options.segment);
     require(valid_.ids.size() >= 2, "--valid: the text to evaluate on has {} tokens, expected at least 2", valid_.ids.size());
     segment_ = options.segment;
-    streams_ = std::make_unique<TokenStreams>(std::move(ids), options.batch, options.segment);
+    const Shard shard = shard_of(options);
+    require(!stateful_ || options.batch % shard.world == 0,
+            "--batch is {}, expected a multiple of the number of ranks, {} (memory is carried)", options.batch, shard.world);
+    streams_ = std::make_unique<TokenStreams>(std::move(ids), options.batch, options.segment, shard);
     seed_for_weights(options);
     model_ = std::make_shared<nn::LanguageModelImpl>(config);
+    if (options.parallel == "sequence" && options.group != nullptr && !options.group->alone()) {
+      const int ranks = options.group->size();
+      require(options.segment % ranks == 0, "--segment is {}, expected a multiple of the number of ranks, {}", options.segment,
+              ranks);
+      split_ = std::make_shared<SequenceParallel>(*options.group, options.segment / ranks);
+      model_->split_sequence(split_);
+    }
     description_ = fmt::format("{} tokens ({} of {}, vocabulary {}), {} to evaluate on; {} parameters; {} steps an epoch{}",
                                grouped(size), options.data, tokenizer_->kind(), tokenizer_->vocabulary(),
                                grouped(valid_.ids.size()), grouped(static_cast<uint64_t>(model_->parameter_count())),
@@ -99,7 +114,11 @@ class LmTask : public TrainingTask {
   std::string describe() const override { return description_; }
 
   LossSum loss(int64_t index) override {
-    const auto batch = streams_->at(index);
+    auto batch = streams_->at(index);
+    if (split_ != nullptr) {
+      batch.input = split_->slice(batch.input).contiguous();
+      batch.target = split_->slice(batch.target).contiguous();
+    }
     Tensor logits;
     if (stateful_) {
       if (batch.first_of_epoch) {
@@ -151,10 +170,13 @@ class LmTask : public TrainingTask {
   }
 
  private:
+  // One process evaluates, on whole sequences.
   Metrics metrics(const ScoredText& text, const OnProgress& progress) {
     // Carried memory takes any number of tokens a call: long calls are faster.
     const int64_t segment = stateful_ ? std::max<int64_t>(segment_, 1024) : segment_;
+    model_->split_sequence(nullptr);
     const NllScore score = score_lm(*model_, text.ids, {.segment = segment, .carried = stateful_, .progress = progress});
+    model_->split_sequence(split_);
     return {{"nll", score.per_token()},
             {"perplexity", score.perplexity()},
             {"word_perplexity", score.word_perplexity(text.facts)},
@@ -168,6 +190,7 @@ class LmTask : public TrainingTask {
   std::unique_ptr<TokenStreams> streams_;
   ScoredText valid_, test_;
   std::shared_ptr<nn::LanguageModelImpl> model_;
+  std::shared_ptr<SequenceParallel> split_;  // null: whole sequences
   nn::ModelState state_;
   Fingerprints fingerprints_;
   std::string description_;

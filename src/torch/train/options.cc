@@ -86,6 +86,9 @@ const OptionInfo kTable[] = {
     {"keep", &O::keep, "Checkpoints that are kept", 1, 1e6, kSilent},
     {"patience", &O::patience, "Evaluations without a better result that end the run; 0: never", 0, 1e9, kSilent},
     {"threads", &O::threads, "Threads; 0: one per core", 0, 1024, kSilent},
+    {"parallel", &O::parallel, "What several processes share: data (rows of batches) or sequence (tokens; rfa_gate)", 0, 0,
+     kNoted, only(TaskKind::lm)},
+    {"rank-timeout", &O::rank_timeout, "Seconds that processes wait for each other, evaluations included", 1, 1e6, kSilent},
 };
 
 template <typename Number>

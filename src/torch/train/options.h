@@ -15,6 +15,8 @@
 
 namespace raffia::train {
 
+class Group;
+
 enum class TaskKind : uint8_t { lm, translate, classify, image, recall };
 std::string_view name_of(TaskKind kind);
 
@@ -59,7 +61,11 @@ struct TrainOptions {
   // What the run does beside steps.
   int64_t eval_every = 0, checkpoint_every = 0, log_every = 10;  // 0: ten times a run
   int64_t keep = 3, patience = 0, threads = 0;
+  std::string parallel = "data";  // what processes share out among them: rows of batches, or tokens of sequences
+  int64_t rank_timeout = 1800;    // seconds
   bool resume = false;
+
+  Group* group = nullptr;  // the processes of this run; null: this one alone. Not in the table: it is not what is learned
 };
 
 // What a task begins with: its own sizes, and an estimator that has the form it needs.

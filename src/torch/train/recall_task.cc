@@ -43,7 +43,7 @@ class RecallTrainingTask : public TrainingTask {
                              .keys = options.recall_alphabet,
                              .values = options.recall_alphabet,
                              .seed = options.seed};
-    train_ = std::make_unique<RecallTask>(data);
+    train_ = std::make_unique<RecallTask>(data, shard_of(options));
     // Fewer pairs than in training, too; sequences that training never sees.
     for (const int64_t pairs :
          std::set<int64_t>{std::max<int64_t>(1, data.pairs / 4), std::max<int64_t>(1, data.pairs / 2), data.pairs}) {

@@ -3,6 +3,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "core/check.h"
+#include "torch/ops/executor.h"
+#include "torch/ops/map.h"
+#include "torch/ops/state.h"
 
 namespace raffia::train {
 namespace {
@@ -19,6 +22,15 @@ Tensor log_decay_of(const Tensor& state) { return state.narrow(-1, state.size(-1
 Tensor compose(const Tensor& earlier, const Tensor& later) {
   const Tensor decay = log_decay_of(later).exp();
   return at::cat({memory_of(earlier) * decay + memory_of(later), log_decay_of(earlier) + log_decay_of(later)}, -1);
+}
+
+// What the tokens leave, from empty memory: a state.
+Tensor fold(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const ops::Map& map) {
+  if (ops::is_double(k)) return ops::rfa_gate(q, k, v, gate_logits, map).state;
+  const FeatureMap features = ops::make_map(map, k.size(2), k.size(3));
+  State state(features, {.batch = k.size(0), .value_dim = v.size(3)});
+  fold_keys(ops::view<4>(k), ops::view<4>(v), ops::view<3>(gate_logits), features, state, {.executor = &ops::torch_executor()});
+  return ops::store_state(state);
 }
 
 // The end of the slice before. Its gradient goes back to where it came from.
@@ -89,7 +101,7 @@ class SplitGate : public Function<SplitGate> {
     const ops::Map map{.kind = kind, .weight = in[4], .sigma = in[5], .bias = in[6]};
 
     // Grad mode is off here.
-    const Tensor states = group->all_gather(ops::rfa_gate(in[0], in[1], in[2], in[3], map).state);  // [size, B, G, F (V + 1) + 2]
+    const Tensor states = group->all_gather(fold(in[0], in[1], in[2], in[3], map));  // [size, B, G, F (V + 1) + 2]
     slice->log_decays = log_decay_of(states);
     Tensor initial = at::zeros_like(states[0]);
     for (int64_t rank = 0; rank < group->rank(); ++rank) initial = compose(initial, states[rank]);

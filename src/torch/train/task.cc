@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "raffia/error.h"
 #include "raffia/estimator.h"
+#include "torch/train/distributed.h"
 
 namespace raffia::train {
 namespace {
@@ -78,6 +79,13 @@ void check_config(const ModelConfig& config, TrainOptions& options) {
   }
   options.positions = name_of(config.positions);
   options.pool = config.pool;
+}
+
+Shard shard_of(const TrainOptions& options) {
+  require(options.parallel == "data" || options.parallel == "sequence", "parallel: '{}' is unknown, expected data or sequence",
+          options.parallel);
+  if (options.group == nullptr || options.parallel == "sequence") return {};
+  return {.rank = options.group->rank(), .world = options.group->size()};
 }
 
 void seed_for_weights(const TrainOptions& options) { torch::manual_seed(options.seed); }

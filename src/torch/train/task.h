@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "torch/nn/models.h"
+#include "torch/train/data.h"
 #include "torch/train/evaluate.h"
 #include "torch/train/options.h"
 #include "torch/train/tensor_file.h"
@@ -26,6 +27,9 @@ struct LossSum {
   int64_t count = 0;   // of what was predicted
   int64_t tokens = 0;  // that were read, for the speed
 };
+
+// Where other processes have all rows of a batch.
+inline LossSum no_rows() { return {.sum = at::zeros({}), .count = 0, .tokens = 0}; }
 
 // Which metric says how good a model is.
 struct Objective {
@@ -80,6 +84,9 @@ ModelConfig model_config(const TrainOptions& options, Task task);
 
 // Throws InvalidArgument where the model cannot be made, and writes what it chose into `options`.
 void check_config(const ModelConfig& config, TrainOptions& options);
+
+// The rows of batches that this process has; all of them where sequences are split instead.
+Shard shard_of(const TrainOptions& options);
 
 // Global generators from the seed, for the weights of a new model.
 void seed_for_weights(const TrainOptions& options);

@@ -13,6 +13,9 @@
 #include "io/text.h"
 #include "raffia/error.h"
 #include "torch/train/checkpoint.h"
+#include "torch/train/distributed.h"
+#include "torch/train/distributed_reducer.h"
+#include "torch/train/distributed_run.h"
 #include "torch/train/fingerprint.h"
 #include "torch/train/log.h"
 #include "torch/train/optimiser.h"
@@ -40,10 +43,11 @@ int64_t total_steps(const TrainOptions& options, const TrainingTask& task) {
 
 int64_t every(int64_t asked, int64_t steps) { return asked > 0 ? asked : std::max<int64_t>(1, steps / kPartsOfRun); }
 
-uint64_t seed_of_batch(uint64_t seed, int64_t index) {
+uint64_t seed_of_batch(uint64_t seed, int64_t index, int rank) {
   Fingerprint mixed;
   mixed.add_number(seed);
   mixed.add_number(static_cast<uint64_t>(index));
+  if (rank > 0) mixed.add_number(static_cast<uint64_t>(rank));  // dropout of other rows is another
   return mixed.value();
 }
 
@@ -72,21 +76,31 @@ struct Progress {
   bool warned_of_clamps = false;
 };
 
+// Of several ranks, all go through the steps; the first one alone evaluates and writes.
 class Run {
  public:
-  Run(const TrainOptions& options, TrainingTask& task, Observer& observer)
+  Run(const TrainOptions& options, TrainingTask& task, Observer& observer, Group& group)
       : options_(options),
         task_(task),
         observer_(observer),
+        group_(group),
         files_{options.out},
-        lock_(files_.checkpoints()),
         store_(files_.checkpoints()),
         optimiser_(task.model(), options),
+        reducer_(group, task.model().parameters(), {.average = false}),
         steps_(total_steps(options, task)),
         eval_every_(every(options.eval_every, steps_)),
         checkpoint_every_(every(options.checkpoint_every, steps_)) {
-    store_.remove_unfinished();
-    if (!options.resume || !restore()) {
+    group_.barrier();  // the others have seen what is in the directory: now the first one may write
+    if (group_.first()) {
+      lock_ = std::make_unique<RunLock>(files_.checkpoints());
+      store_.remove_unfinished();
+    }
+    const bool restored = options.resume && restore();
+    checkpoint_ = restored ? progress_.step : -1;
+    share_start();
+    if (!group_.first()) return;
+    if (!restored) {
       task_.save(files_.directory);
       save_model_config(task_.model().config(), files_.config());
     }
@@ -97,15 +111,19 @@ class Run {
   Summary run(const std::atomic<bool>* stop) {
     task_.model().train();
     observer_.started(progress_.step, steps_);
-    const auto interrupted = [&] { return stop != nullptr && stop->load(); };
+    // Once a step, so that all ranks stop at the same one.
+    const auto asked_to_stop = [&] { return any_rank(group_, stop != nullptr && stop->load()); };
+    bool interrupted = asked_to_stop();
     const auto out_of_patience = [&] { return options_.patience > 0 && progress_.evaluations_since_best >= options_.patience; };
     try {
-      while (progress_.step < steps_ && !out_of_patience() && !interrupted()) {
+      while (progress_.step < steps_ && !out_of_patience() && !interrupted) {
+        group_.at_step(progress_.step, checkpoint_);
         step();
+        interrupted = asked_to_stop();
         const bool is_last = progress_.step == steps_;
         if (progress_.step % options_.log_every == 0 || is_last) write_log();
         if (progress_.step % eval_every_ == 0 || is_last) evaluate();
-        if (progress_.step % checkpoint_every_ == 0 || is_last || out_of_patience() || interrupted()) checkpoint();
+        if (progress_.step % checkpoint_every_ == 0 || is_last || out_of_patience() || interrupted) checkpoint();
       }
     } catch (const IoError& error) {  // a full disk
       throw IoError(fmt::format("step {}: {}; {}", progress_.step, error.what(), last_checkpoint()));
@@ -115,6 +133,15 @@ class Run {
 
  private:
   double elapsed() const { return earlier_seconds_ + seconds_since(start_); }
+
+  void share_start() {
+    require_same(group_, "the step to go on from", progress_.step, "--out has to be one directory that all ranks see");
+    require_same(group_, "the fingerprint of the data", static_cast<int64_t>(task_.fingerprints().data),
+                 "all ranks have to read the same --data");
+    require_same(group_, "the fingerprint of the tokenizer", static_cast<int64_t>(task_.fingerprints().tokenizer),
+                 "all ranks have to use the same tokenizer");
+    share_weights(group_, task_.model());
+  }
 
   bool restore() {
     for (const int64_t step : store_.steps()) {
@@ -161,7 +188,7 @@ class Run {
     }
     nn::load_weights(task_.model(), directory / "model.safetensors");
     optimiser_.set_state(load_tensors(directory / "optimiser.safetensors"), (directory / "optimiser.safetensors").string());
-    task_.set_carried(load_tensors(directory / "carried.safetensors"));
+    task_.set_carried(rows_of_rank(group_, load_tensors(directory / "carried.safetensors")));
     auto generator = at::detail::getDefaultCPUGenerator();
     generator.set_state(load_tensors(directory / "generator.safetensors").at(0).second);
   }
@@ -175,17 +202,21 @@ class Run {
 
   void step() {
     const Clock::time_point start = Clock::now();
-    double loss = 0;
-    int64_t count = 0, tokens = 0;
+    Tensor sums = at::zeros({3}, at::kDouble);  // loss, what was predicted, tokens read
     for (int64_t micro = 0; micro < options_.accumulate; ++micro) {
       const int64_t index = progress_.step * options_.accumulate + micro;
-      torch::manual_seed(seed_of_batch(options_.seed, index));
+      torch::manual_seed(seed_of_batch(options_.seed, index, group_.rank()));
       const LossSum part = task_.loss(index);
-      part.sum.backward();
-      loss += part.sum.item<double>();
-      count += part.count;
-      tokens += part.tokens;
+      if (micro + 1 == options_.accumulate) reducer_.arm();
+      if (part.count > 0) part.sum.backward();  // a rank may have no row of a small batch
+      sums[0] += part.sum.item<double>();
+      sums[1] += part.count;
+      sums[2] += part.tokens;
     }
+    group_.all_reduce(sums);
+    reducer_.finish();
+    double loss = sums[0].item<double>();
+    const auto count = sums[1].item<int64_t>(), tokens = sums[2].item<int64_t>();
     lr_ = learning_rate(options_, progress_.step, steps_);
     grad_norm_ = optimiser_.step(lr_, 1.0 / static_cast<double>(std::max<int64_t>(1, count)));
     loss /= static_cast<double>(std::max<int64_t>(1, count));
@@ -215,6 +246,12 @@ class Run {
   }
 
   void write_log() {
+    if (group_.first()) append_to_log();
+    progress_.loss = progress_.loss_count = 0;
+    interval_tokens_ = interval_seconds_ = 0;
+  }
+
+  void append_to_log() {
     ordered_json record = {{"step", progress_.step},
                            {"loss", progress_.loss / progress_.loss_count},
                            {"lr", lr_},
@@ -222,10 +259,13 @@ class Run {
                            {"tokens", progress_.tokens},
                            {"tokens_per_second", std::round(interval_tokens_ / interval_seconds_)},
                            {"seconds", std::round(elapsed() * 1000) / 1000}};
+    if (!group_.alone()) {
+      for (const Collective kind : {Collective::all_reduce, Collective::all_gather}) {
+        record["bytes_sent"][std::string(to_string(kind))] = group_.traffic(kind).bytes;
+      }
+    }
     if (progress_.step / kMonitorEvery != monitored_ / kMonitorEvery) add_monitors(record);
     log_->append(record);
-    progress_.loss = progress_.loss_count = 0;
-    interval_tokens_ = interval_seconds_ = 0;
   }
 
   void add_monitors(ordered_json& record) {
@@ -252,6 +292,13 @@ class Run {
   }
 
   void evaluate() {
+    if (group_.first()) evaluate_and_keep_best();
+    const Tensor without_best = at::full({1}, progress_.evaluations_since_best, at::kLong);
+    group_.broadcast(without_best);
+    progress_.evaluations_since_best = without_best.item<int64_t>();
+  }
+
+  void evaluate_and_keep_best() {
     const Metrics metrics = task_.evaluate([this](int64_t done, int64_t total) { observer_.evaluating(done, total); });
     const Objective objective = task_.objective();
     const double value = value_of(metrics, objective.metric);
@@ -274,6 +321,12 @@ class Run {
   }
 
   void checkpoint() {
+    const NamedTensors carried = gather_rows(group_, task_.carried());
+    if (group_.first()) write_checkpoint(carried);
+    checkpoint_ = progress_.step;
+  }
+
+  void write_checkpoint(const NamedTensors& carried) {
     log_->sync();
     progress_.seconds = elapsed();
     ordered_json facts = {{"step", progress_.step},
@@ -292,10 +345,10 @@ class Run {
     if (progress_.best_step > 0) {
       facts["best"] = {{"step", progress_.best_step}, {"metrics", to_json(progress_.best_metrics)}};
     }
-    const auto write_files = [this](const fs::path& directory) {
+    const auto write_files = [&](const fs::path& directory) {
       nn::save_weights(task_.model(), directory / "model.safetensors");
       save_tensors(directory / "optimiser.safetensors", optimiser_.state());
-      save_tensors(directory / "carried.safetensors", task_.carried());
+      save_tensors(directory / "carried.safetensors", carried);
       save_tensors(directory / "generator.safetensors", {{"cpu", at::detail::getDefaultCPUGenerator().get_state()}});
     };
     store_.write(progress_.step, write_files, std::move(facts));
@@ -311,20 +364,23 @@ class Run {
                     .tokens = progress_.tokens,
                     .seconds = elapsed(),
                     .tokens_per_second = static_cast<double>(progress_.tokens) / std::max(1e-9, progress_.train_seconds)};
-    if (end != End::interrupted && progress_.best_step > 0) {
+    if (group_.first() && end != End::interrupted && progress_.best_step > 0) {
       nn::load_weights(task_.model(), files_.weights());
       summary.test = task_.test([this](int64_t done, int64_t total) { observer_.evaluating(done, total); });
     }
+    group_.barrier();  // ranks meet at the first one: it goes last
     return summary;
   }
 
   const TrainOptions& options_;
   TrainingTask& task_;
   Observer& observer_;
+  Group& group_;
   RunFiles files_;
-  RunLock lock_;
+  std::unique_ptr<RunLock> lock_;
   CheckpointStore store_;
   Optimiser optimiser_;
+  GradientReducer reducer_;
   const int64_t steps_, eval_every_, checkpoint_every_;
   Progress progress_;
   std::unique_ptr<RunLog> log_;
@@ -333,12 +389,14 @@ class Run {
   double lr_ = 0, grad_norm_ = 0;
   double interval_tokens_ = 0, interval_seconds_ = 0;
   int64_t monitored_ = 0;
+  int64_t checkpoint_ = -1;  // step of the newest; -1: none
 };
 
 }  // namespace
 
 Summary train(const TrainOptions& options, TrainingTask& task, Observer& observer, const std::atomic<bool>* stop) {
-  return Run(options, task, observer).run(stop);
+  Group alone;
+  return Run(options, task, observer, options.group == nullptr ? alone : *options.group).run(stop);
 }
 
 }  // namespace raffia::train

@@ -76,6 +76,7 @@ class TranslateTask : public TrainingTask {
   LossSum loss(int64_t index) override {
     model_->redraw(static_cast<uint64_t>(index));
     const auto batch = train_->at(index);
+    if (batch.source.numel() == 0) return no_rows();
     return loss_of(batch, smoothing_);
   }
 
@@ -114,7 +115,8 @@ class TranslateTask : public TrainingTask {
       fingerprint->add(targets.back());
     }
     return std::make_unique<PairBatches>(std::move(sources), std::move(targets),
-                                         BatchOptions{.batch = options.batch, .longest = options.segment, .seed = options.seed});
+                                         BatchOptions{.batch = options.batch, .longest = options.segment, .seed = options.seed},
+                                         shard_of(options));
   }
 
   LossSum loss_of(const PairBatches::Batch& batch, double smoothing) {

@@ -1,0 +1,30 @@
+// What the trainer shares between its processes beside gradients. All of it is a no-op for a process alone.
+#ifndef RAFFIA_TORCH_TRAIN_DISTRIBUTED_RUN_H_
+#define RAFFIA_TORCH_TRAIN_DISTRIBUTED_RUN_H_
+
+#include <torch/torch.h>
+
+#include <cstdint>
+#include <string_view>
+
+#include "torch/train/distributed.h"
+#include "torch/train/tensor_file.h"
+
+namespace raffia::train {
+
+// Tensors of two axes or more have the rows of batches first, and each rank has its own; others are the same everywhere.
+// From those of each rank to the whole, in the order of ranks, and back.
+NamedTensors gather_rows(Group& group, const NamedTensors& own);
+NamedTensors rows_of_rank(const Group& group, const NamedTensors& whole);
+
+// Parameters and buffers become those of rank 0.
+void share_weights(Group& group, torch::nn::Module& model);
+
+// Throws GroupError where ranks differ: "rank 1: step is 10, but 20 on rank 0: ...". `hint` says what to do.
+void require_same(Group& group, std::string_view what, int64_t value, std::string_view hint);
+
+bool any_rank(Group& group, bool value);  // whether it is true on any rank
+
+}  // namespace raffia::train
+
+#endif  // RAFFIA_TORCH_TRAIN_DISTRIBUTED_RUN_H_

@@ -1,0 +1,125 @@
+"""Several ranks train as one process does, and a rank that is killed is named and loses nothing.
+
+Usage: distributed_train_test.py PATH/raffia-train
+"""
+
+import array
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+STEPS = 8
+
+
+def command(program, data, out, resume=False, **more):
+    flags = {"data": data, "out": out, "tokenizer": "byte", "layers": 2, "width": 32, "heads": 2, "segment": 32, "batch": 4,
+             "accumulate": 2, "steps": STEPS, "checkpoint-every": 2, "eval-every": 4, "log-every": 1, "threads": 1}
+    flags.update({name.replace("_", "-"): value for name, value in more.items()})
+    words = [str(word) for name, value in flags.items() for word in ("--" + name, value)]
+    return [program, "lm", "--no-plot", *(["--resume"] if resume else []), *words]
+
+
+def run(program, data, out, **more):
+    result = subprocess.run(command(program, data, out, **more), capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, f"{out}, {more}: exit code {result.returncode}\n{result.stderr}"
+    return result
+
+
+def log(out):
+    return [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+
+
+def floats(path):
+    """All fp32 tensors of a safetensors file, by name."""
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + size])
+    tensors = {}
+    for name, info in header.items():
+        if name == "__metadata__" or info["dtype"] != "F32":
+            continue
+        begin, end = info["data_offsets"]
+        tensors[name] = array.array("f", data[8 + size + begin:8 + size + end])
+    return tensors
+
+
+def expect_equal_runs(one, two):
+    """Losses of every step and evaluation; weights."""
+    a, b = log(one), log(two)
+    assert len(a) == len(b), "logs differ in length"
+    for x, y in zip(a, b):
+        for name in ("loss", "grad_norm", "valid_nll"):
+            if name in x:
+                assert abs(x[name] - y[name]) <= 1e-5 * abs(x[name]), f"step {x['step']}: {name} {x[name]} and {y[name]}"
+        assert x.get("tokens") == y.get("tokens")
+    first, second = floats(one / "model.safetensors"), floats(two / "model.safetensors")
+    assert first.keys() == second.keys() and first
+    for name, values in first.items():
+        worst = max(abs(x - y) for x, y in zip(values, second[name]))
+        # AdamW divides by the size of gradients, so that the rounding of tiny ones shows: a thousandth of what one step may change.
+        assert worst <= 1e-5, f"{name} differs by {worst}"
+
+
+def kill_a_rank(program, data, out):
+    """Kills rank 1 once there is a checkpoint. Returns how long the others took to end."""
+    words = command(program, data, out, local_ranks=2, steps=100000, eval_every=100000)
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    pid = None
+    end = time.monotonic() + 60
+    while time.monotonic() < end and (pid is None or not list(out.glob("trainer/step-*"))):
+        assert process.poll() is None, process.stderr.read()
+        for path in pathlib.Path(f"/proc/{process.pid}/task/{process.pid}").glob("children"):
+            for child in path.read_text().split():
+                if b"\0RANK=1\0" in b"\0" + pathlib.Path(f"/proc/{child}/environ").read_bytes() + b"\0":
+                    pid = int(child)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    begin = time.monotonic()
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 1, f"exit code {process.returncode}"
+    assert re.search(r"rank 1 \(.*pid %d\) no longer answers \(last seen .* s ago\): stopped at step \d+; "
+                     r"the last checkpoint is step \d+" % pid, said), said
+    assert f"rank 1 (pid {pid}) was ended by signal 9" in said, said
+    return time.monotonic() - begin
+
+
+def main():
+    program = sys.argv[1]
+    with tempfile.TemporaryDirectory() as name:
+        directory = pathlib.Path(name)
+        data = directory / "text.txt"
+        words = ["raffia", "attention", "state", "fold", "read", "gate", "\n"]
+        data.write_text(" ".join(random.Random(1).choices(words, k=2000)))
+
+        run(program, data, directory / "one")
+        run(program, data, directory / "two", local_ranks=2)
+        expect_equal_runs(directory / "one", directory / "two")
+        print("data parallel: equal")
+
+        run(program, data, directory / "whole", parallel="sequence", conv=3)
+        run(program, data, directory / "split", parallel="sequence", conv=3, local_ranks=2)
+        expect_equal_runs(directory / "whole", directory / "split")
+        print("sequence parallel: equal")
+
+        seconds = kill_a_rank(program, data, directory / "killed")
+        print(f"a rank was killed: named after {seconds:.1f} s")
+        # What is left is a run that goes on, on one rank or several.
+        newest = int(max((directory / "killed").glob("trainer/step-*")).name.removeprefix("step-"))
+        for ranks in (2, 1):
+            newest += 2
+            run(program, data, directory / "killed", resume=True, local_ranks=ranks, steps=newest)
+            assert log(directory / "killed")[-1]["step"] == newest
+
+        refused = subprocess.run(command(program, data, directory / "odd", local_ranks=2, batch=3),
+                                 capture_output=True, text=True, timeout=60)
+        assert refused.returncode == 2 and "multiple of the number of ranks" in refused.stderr, refused.stderr
+
+
+main()
