@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <iostream>
@@ -17,6 +18,7 @@
 #include "io/bleu.h"
 #include "io/datasets.h"
 #include "io/tokenizer.h"
+#include "raffia/error.h"
 #include "torch/nn/models.h"
 #include "torch/train/data.h"
 #include "torch/train/evaluate.h"
