@@ -29,8 +29,13 @@ std::optional<int> number(const Variables& variable, const char* name, int least
 
 bool is_loopback(const std::string& address) { return address == "localhost" || address == "::1" || address.starts_with("127."); }
 
+std::string environment_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
 std::shared_ptr<::gloo::transport::Device> device_for(const Place& place) {
-  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"); interface != nullptr && *interface != '\0') {
+  if (const std::string interface = environment_variable("GLOO_SOCKET_IFNAME"); !interface.empty()) {
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
   }
   // The name of a machine need not resolve to an address that it has; that of the loopback does.
@@ -39,12 +44,16 @@ std::shared_ptr<::gloo::transport::Device> device_for(const Place& place) {
 }
 
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, bool server, std::chrono::milliseconds timeout) {
+  // torchrun may keep the store itself, and then every attempt of a job has its own part of it.
+  const bool launcher_has_it = environment_variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(place.port);
-  options.isServer = server;
+  options.isServer = server && !launcher_has_it;
   options.waitWorkers = false;
   options.timeout = timeout;
-  return c10::make_intrusive<c10d::TCPStore>(place.address, options);
+  c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::TCPStore>(place.address, options);
+  if (!launcher_has_it) return store;
+  return c10::make_intrusive<c10d::PrefixStore>("raffia/attempt/" + environment_variable("TORCHELASTIC_RESTART_COUNT"), store);
 }
 
 // The messages of c10d end in a list of its source locations.
@@ -84,12 +93,7 @@ Place place_from(const Variables& variable) {
   return place;
 }
 
-Place place_from_environment() {
-  return place_from([](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  });
-}
+Place place_from_environment() { return place_from(environment_variable); }
 
 std::string_view to_string(Collective kind) {
   switch (kind) {
