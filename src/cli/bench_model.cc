@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <tuple>
 
 #include "cli/plain_torch.h"
 #include "cli/train_ops.h"
@@ -24,16 +26,28 @@ ModelConfig config_of(const BenchShape& shape, const ModelShape& model, TrainOp 
           .estimators = {estimator_of(shape, op)}};
 }
 
-Tensor swapped_softmax(const Tensor& q, const Tensor& k, const Tensor& v, bool, int64_t, int64_t, c10::optional<double>,
-                       const c10::optional<Tensor>&, const c10::optional<Tensor>&) {
+using OptionalTensor = c10::optional<Tensor>;
+
+Tensor softmax_of_torch(const Tensor& q, const Tensor& k, const Tensor& v, bool, int64_t, int64_t, c10::optional<double>,
+                        const OptionalTensor&, const OptionalTensor&) {
   return plain_softmax(q, k, v);
 }
 
-// While it lives, models compute softmax attention in plain torch: the very same model otherwise.
-class SoftmaxOfTorch {
+// Whole sequences from empty memory, whose last state nobody reads.
+std::tuple<Tensor, Tensor, Tensor> rfa_gate_of_torch(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits,
+                                                     std::string, const OptionalTensor& draws, const OptionalTensor& sigma,
+                                                     const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                                                     c10::optional<double>) {
+  return {plain_gated(q, k, v, gate_logits, *draws, *sigma), at::empty({0}), at::zeros({2}, at::kLong)};
+}
+
+// While it lives, models compute attention in plain torch, and are the very same models otherwise: these kernels stand before
+// those of the ops.
+class AttentionOfTorch {
  public:
-  SoftmaxOfTorch() : library_(torch::Library::IMPL, "raffia", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__) {
-    library_.impl("softmax", &swapped_softmax);
+  AttentionOfTorch() : library_(torch::Library::IMPL, "raffia", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__) {
+    library_.impl("softmax", &softmax_of_torch);
+    library_.impl("rfa_gate", &rfa_gate_of_torch);
   }
 
  private:
@@ -80,8 +94,8 @@ std::function<void()> prepare_model(TrainOp op, const std::shared_ptr<Models>& m
   return [op, models, length, threads] {
     at::set_num_threads(threads);
     nn::LanguageModelImpl& model = models->of(op);
-    std::optional<SoftmaxOfTorch> swapped;
-    if (op == TrainOp::torch_softmax) swapped.emplace();
+    std::optional<AttentionOfTorch> swapped;
+    if (op == TrainOp::torch_softmax || op == TrainOp::torch_chunked) swapped.emplace();
     torch::manual_seed(models->shape().seed);
     const Tensor ids = torch::randint(models->model().vocabulary, {models->shape().batch, length + 1}, at::kLong);
     const Tensor logits = model.forward(ids.slice(1, 0, length));

@@ -1,235 +1,77 @@
 // raffia eval: how good a trained model is on data that it was not trained on.
-#include <fmt/format.h>
+#include "cli/eval.h"
+
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <filesystem>
-#include <iostream>
 #include <memory>
-#include <optional>
-#include <span>
-#include <string>
-#include <vector>
+#include <nlohmann/json.hpp>
 
-#include "cli/command.h"
-#include "cli/flags.h"
-#include "cli/progress.h"
-#include "cli/table.h"
 #include "cli/train_commands.h"
-#include "io/model_config.h"
-#include "io/safetensors.h"
 #include "io/text.h"
-#include "io/tokenizer.h"
 #include "raffia/error.h"
-#include "torch/nn/models.h"
-#include "torch/train/evaluate.h"
 
 namespace raffia::cli {
+
+TrainedWith trained_with(const std::filesystem::path& model) {
+  TrainedWith trained;
+  const std::filesystem::path path = model / "trainer" / "options.json";
+  if (!std::filesystem::exists(path)) return trained;
+  try {
+    const auto options = nlohmann::json::parse(read_file(path));
+    trained.segment = options.value("segment", trained.segment);
+    trained.source = options.value("source", trained.source);
+    trained.target = options.value("target", trained.target);
+    trained.text_column = options.value("text-column", trained.text_column);
+  } catch (const nlohmann::json::exception& error) {
+    throw FormatError(fmt::format("{}: {}", path.string(), error.what()));
+  }
+  return trained;
+}
+
 namespace {
 
-using at::Tensor;
-
-enum class Memory : uint8_t { reset, carried };
-
-constexpr Named<Memory> kMemories[] = {{"reset", Memory::reset}, {"carried", Memory::carried}};
-
-struct Flags {
-  std::filesystem::path model, data;
-  std::vector<int64_t> segments = {};
-  std::vector<Memory> memory = {};  // none: both, where the memory of the model can be carried
-  int64_t batch = 8, threads = 0;
-  std::filesystem::path dump;
-  std::optional<int64_t> layer;
-  FormatFlags output;
-};
-
-struct LmRecord {
-  std::string memory;
-  int64_t segment = 0;
-  train::TextFacts facts;
-  train::NllScore score;
-  double seconds = 0;
-};
-
-template <int kDigits>
-std::string human_number(const Json& value) {
-  return fmt::format("{:.{}f}", value.get<double>(), kDigits);
-}
-
-const RecordColumn<LmRecord> kLmColumns[] = {
-    {"task", [](const LmRecord&) { return json_of(name_of(Task::lm)); }},
-    {"memory", [](const LmRecord& r) { return json_of(r.memory); }, Style::key},
-    {"segment", [](const LmRecord& r) { return json_of(r.segment); }, Style::key},
-    {"tokens", [](const LmRecord& r) { return json_of(r.facts.tokens); }},
-    {"words", [](const LmRecord& r) { return json_of(r.facts.words); }},
-    {"bytes", [](const LmRecord& r) { return json_of(r.facts.bytes); }},
-    {"nll", [](const LmRecord& r) { return json_of(r.score.per_token()); }, Style::measured, human_number<4>},
-    {"perplexity", [](const LmRecord& r) { return json_of(r.score.perplexity()); }, Style::measured, human_number<2>},
-    {"word_perplexity", [](const LmRecord& r) { return json_of(r.score.word_perplexity(r.facts)); }, Style::measured,
-     human_number<2>},
-    {"bits_per_byte", [](const LmRecord& r) { return json_of(r.score.bits_per_byte(r.facts)); }, Style::measured,
-     human_number<4>},
-    {"seconds", [](const LmRecord& r) { return json_of(r.seconds); }, Style::measured,
-     [](const Json& value) { return human_seconds(value.get<double>()); }},
-};
-
-// A progress bar over parts that each count from 0.
-class PartsProgress {
- public:
-  PartsProgress(int64_t parts, int64_t each) : bar_(static_cast<double>(parts * each)) {}
-
-  train::OnProgress begin(const std::string& what) {
-    bar_.begin(what);
-    done_ = 0;
-    return [this](int64_t done, int64_t) {
-      bar_.advance(static_cast<double>(done - done_));
-      done_ = done;
-    };
-  }
-
- private:
-  Progress bar_;
-  int64_t done_ = 0;
-};
-
-struct LoadedText {
-  std::vector<int32_t> ids;
-  train::TextFacts facts;
-};
-
-LoadedText load_text(const std::filesystem::path& path, const Tokenizer& tokenizer) {
-  const std::string text = tokenizer.kind() == "byte" ? read_file(path) : read_text_file(path);
-  LoadedText loaded{.ids = tokenizer.encode(text)};
-  loaded.facts = train::count_text(text, static_cast<int64_t>(loaded.ids.size()));
-  return loaded;
-}
-
-void check_ids(std::span<const int32_t> ids, const ModelConfig& config) {
-  for (const int32_t id : ids) {
-    if (id >= config.vocabulary)
-      throw Error(fmt::format("the tokenizer gives token {}, but the model has {} tokens", id, config.vocabulary));
-  }
-}
-
-// Segments that are asked for, or the one that the model was trained with.
-std::vector<int64_t> segments_of(const Flags& flags, const ModelConfig& config) {
-  if (!flags.segments.empty()) return flags.segments;
-  return {config.positions == Positions::learned ? config.max_length : train::LmScoring{}.segment};
-}
-
-std::vector<Memory> memory_of(const Flags& flags, const ModelConfig& config) {
-  const bool can_carry = train::can_carry(config);
-  if (flags.memory.empty()) return can_carry ? std::vector{Memory::reset, Memory::carried} : std::vector{Memory::reset};
-  for (const Memory memory : flags.memory) {
-    if (memory == Memory::carried && !can_carry)
-      throw UsageError(fmt::format("--memory: that of '{}' with positions {} cannot be carried, expected reset",
-                                   to_string(config.estimator(0)), name_of(config.positions)));
-  }
-  return flags.memory;
-}
-
-// Tokens that a carried memory takes per call: a matter of speed.
-constexpr int64_t kCarriedSegment = 512;
-
-void evaluate_lm(const Flags& flags, nn::LanguageModelImpl& model, const LoadedText& text) {
-  struct Part {
-    Memory memory;
-    int64_t segment;
-  };
-  std::vector<Part> parts;
-  for (const Memory memory : memory_of(flags, model.config())) {
-    if (memory == Memory::carried) {
-      parts.push_back({memory, kCarriedSegment});
-      continue;
-    }
-    for (const int64_t segment : segments_of(flags, model.config())) parts.push_back({memory, segment});
-  }
-  std::vector<LmRecord> records;
-  {
-    PartsProgress progress(static_cast<int64_t>(parts.size()), text.facts.tokens);
-    for (const auto& [memory, segment] : parts) {
-      const bool carried = memory == Memory::carried;
-      const auto start = std::chrono::steady_clock::now();
-      LmRecord record{.memory = std::string(name_in(kMemories, memory)), .segment = carried ? 0 : segment, .facts = text.facts};
-      record.score = train::score_lm(
-          model, text.ids,
-          {.segment = segment,
-           .carried = carried,
-           .batch = flags.batch,
-           .progress = progress.begin(carried ? "memory carried through the text" : fmt::format("segments of {}", segment))});
-      record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-      records.push_back(record);
-    }
-  }
-  print_table(kLmColumns, std::span<const LmRecord>(records), flags.output.format(), std::cout);
-}
-
-// q, k and v of the first segment of the text, as layer 0, 1, .. or --layer saw them, [B, T, H, d].
-void dump_qkv(const Flags& flags, nn::LanguageModelImpl& model, std::span<const int32_t> ids) {
-  const auto attentions = model.attentions();
-  const auto layers = static_cast<int64_t>(attentions.size());
-  if (flags.layer && (*flags.layer < 0 || *flags.layer >= layers))
-    throw UsageError(fmt::format("--layer: there is no layer {}, expected 0 to {}", *flags.layer, layers - 1));
-  const auto segment = std::min(segments_of(flags, model.config()).front(), static_cast<int64_t>(ids.size()));
-  const train::EvaluationMode evaluation(model);
-  for (const auto& attention : attentions) attention->keep_qkv(true);
-  model.hidden(torch::tensor(std::vector<int64_t>(ids.begin(), ids.begin() + segment)).unsqueeze(0));
-
-  std::vector<Tensor> kept;
-  std::vector<TensorToWrite> tensors;
-  for (int64_t layer = 0; layer < layers; ++layer) {
-    if (flags.layer && layer != *flags.layer) continue;
-    const std::vector<Tensor> qkv = attentions[static_cast<size_t>(layer)]->kept_qkv();
-    for (size_t i = 0; i < qkv.size(); ++i) {
-      const char* name = std::array{"q", "k", "v"}.at(i);
-      const Tensor& tensor = kept.emplace_back(qkv[i].to(at::kFloat).contiguous());
-      tensors.push_back({.name = flags.layer ? name : fmt::format("layers.{}.{}", layer, name),
-                         .dtype = "F32",
-                         .shape = tensor.sizes().vec(),
-                         .bytes = std::as_bytes(std::span(tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())))});
-    }
-  }
-  write_safetensors(flags.dump, tensors);
-  fmt::print(stderr, "{}: q, k and v of {} tokens, for raffia approx --causal --input {}{}\n", flags.dump.string(), segment,
-             flags.dump.string(), flags.layer ? "" : " --names layers.0.q,layers.0.k,layers.0.v");
-}
-
-void run(const Flags& flags) {
-  if (flags.layer && flags.dump.empty()) throw UsageError("--layer: there is no --dump-qkv that it could choose from");
+void run(const EvalFlags& flags) {
   if (flags.threads > 0) at::set_num_threads(static_cast<int>(flags.threads));
   const ModelConfig config = load_model_config(flags.model / "config.json");
-  if (config.task != Task::lm)
-    throw UsageError(fmt::format("{}: a model to {}, expected a language model", flags.model.string(), name_of(config.task)));
-  nn::LanguageModelImpl model(config);
-  nn::load_weights(model, flags.model / "model.safetensors");
-  const auto tokenizer = load_tokenizer(flags.model);
-  const LoadedText text = load_text(flags.data, *tokenizer);
-  check_ids(text.ids, config);
-  if (!flags.dump.empty()) return dump_qkv(flags, model, text.ids);
-  evaluate_lm(flags, model, text);
+  switch (config.task) {
+    case Task::lm:
+      return evaluate_lm(flags, config);
+    case Task::translate:
+      return evaluate_translator(flags, config);
+    case Task::classify:
+      return evaluate_classifier(flags, config);
+    case Task::image:
+      return evaluate_images(flags, config);
+  }
 }
 
 }  // namespace
 
 Run add_eval(CLI::App& app) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<EvalFlags>();
   app.add_option("model", flags->model, "Directory of the model")->type_name("DIR")->required();
-  app.add_option("--data", flags->data, "Text to evaluate on")->type_name("PATH")->required();
+  app.add_option(
+         "--data", flags->data,
+         "What to evaluate on: a text; what two files of sentences begin with; lines of label TAB text; a directory of images")
+      ->type_name("PATH")
+      ->required();
+  add_positive(app, "--batch", flags->batch, "Segments, sentences, texts or images at once");
+  add_positive(app, "--threads", flags->threads, "Threads (default: torch's own)");
   add_positives(app, "--segments,--segment", flags->segments,
-                "Tokens that are read from empty memory, several lengths one after the other (default: as trained)");
+                "lm: tokens that are read from empty memory, several lengths one after the other (default: as trained)");
   add_names(app, "--memory", kMemories, flags->memory,
-            "reset: empty at the start of each segment; carried: through the whole text (default: all that the model can)");
-  add_positive(app, "--batch", flags->batch, "Segments at once");
-  add_positive(app, "--threads", flags->threads, "Threads (default: all)");
+            "lm: reset at the start of each segment, or carried through the whole text (default: all that the model can)");
   app.add_option("--dump-qkv", flags->dump,
-                 "Write queries, keys and values of the first segment to a .safetensors file for raffia approx, and stop")
+                 "lm: write queries, keys and values of the first segment to a .safetensors file for raffia approx, and stop")
       ->type_name("FILE");
   app.add_option_function<std::string>(
          "--layer", [flags](const std::string& text) { flags->layer = parse_integer("--layer", text); },
          "Of --dump-qkv: this layer alone, counted from 0, as q, k and v (default: all, as layers.0.q ..)")
       ->type_name("N");
+  app.add_option("--source", flags->source, "translate: ending of the source file (default: as trained)")->type_name("TEXT");
+  app.add_option("--target", flags->target, "translate: ending of the target file (default: as trained)")->type_name("TEXT");
+  add_positive(app, "--text-column", flags->text_column, "classify: column of the text (default: as trained)");
+  app.add_flag("--header", flags->header, "classify: the first line names the columns");
   add_format_flags(app, flags->output);
   return [flags] { run(*flags); };
 }

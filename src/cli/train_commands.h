@@ -6,6 +6,8 @@
 
 namespace raffia::cli {
 
+Run add_bench_train(CLI::App& app);
+Run add_eval(CLI::App& app);
 Run add_train_classify(CLI::App& app);
 Run add_train_image(CLI::App& app);
 Run add_train_lm(CLI::App& app);

@@ -7,6 +7,8 @@
 #include <cmath>
 #include <vector>
 
+#include "raffia/torch/ops.h"
+
 namespace raffia::cli {
 namespace {
 
@@ -77,6 +79,33 @@ TEST(PlainTorch, SoftmaxSeesNoLaterToken) {
     const Tensor expected = at::einsum("bhi,bihd->bhd", {at::softmax(logits, -1), in.v.slice(1, 0, t + 1)});
     EXPECT_LT((out.select(1, t) - expected).abs().max().item<double>(), 1e-12);
   }
+}
+
+// fp32 against fp32, of different orders of summation: 1e-4 of the largest entry is a few hundred roundings.
+void expect_same(const std::vector<Tensor>& leaves, const Tensor& found, const Tensor& expected) {
+  const auto close = [](const Tensor& a, const Tensor& b) {
+    return (a - b).abs().max().item<double>() <= 1e-4 * (1 + b.abs().max().item<double>());
+  };
+  EXPECT_TRUE(close(found, expected));
+  const Tensor dout = at::randn_like(expected);
+  const auto found_gradients = torch::autograd::grad({found}, leaves, {dout});
+  const auto expected_gradients = torch::autograd::grad({expected}, leaves, {dout});
+  for (size_t i = 0; i < leaves.size(); ++i) EXPECT_TRUE(close(found_gradients[i], expected_gradients[i])) << "leaf " << i;
+}
+
+TEST(PlainTorch, ChunkedGateEqualsTheOp) {
+  Inputs in = make_inputs(150, at::kFloat);
+  std::vector<Tensor> leaves = {in.q, in.k, in.v, in.gates, in.sigma};
+  for (Tensor& leaf : leaves) leaf.requires_grad_();
+  expect_same(leaves, plain_gated(in.q, in.k, in.v, in.gates, in.draws, in.sigma),
+              ops::rfa_gate(in.q, in.k, in.v, in.gates, {.weight = in.draws, .sigma = in.sigma}).out);
+}
+
+TEST(PlainTorch, SoftmaxEqualsTheOp) {
+  Inputs in = make_inputs(150, at::kFloat);
+  std::vector<Tensor> leaves = {in.q, in.k, in.v};
+  for (Tensor& leaf : leaves) leaf.requires_grad_();
+  expect_same(leaves, plain_softmax(in.q, in.k, in.v), ops::softmax(in.q, in.k, in.v, {.causal = true}));
 }
 
 }  // namespace

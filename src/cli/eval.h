@@ -1,0 +1,55 @@
+// What the parts of `raffia eval` share: flags, and an evaluation for each task.
+#ifndef RAFFIA_CLI_EVAL_H_
+#define RAFFIA_CLI_EVAL_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/flags.h"
+#include "io/model_config.h"
+
+namespace raffia::cli {
+
+enum class Memory : uint8_t { reset, carried };
+
+inline constexpr Named<Memory> kMemories[] = {{"reset", Memory::reset}, {"carried", Memory::carried}};
+
+struct EvalFlags {
+  std::filesystem::path model, data;
+  int64_t batch = 8, threads = 0;
+  FormatFlags output;
+
+  // Language models.
+  std::vector<int64_t> segments = {};  // none: as trained
+  std::vector<Memory> memory = {};     // none: both, where the memory of the model can be carried
+  std::filesystem::path dump;
+  std::optional<int64_t> layer;
+
+  // Translators: endings of both files; none: as trained.
+  std::string source, target;
+
+  // Classifiers of texts; none: as trained.
+  std::optional<int64_t> text_column;
+  bool header = false;
+};
+
+// What a training run wrote beside the model about how it was trained; defaults where there is no such file.
+struct TrainedWith {
+  int64_t segment = 256;
+  std::string source = "en", target = "de";
+  int64_t text_column = 0;  // 0: the one after the label
+};
+TrainedWith trained_with(const std::filesystem::path& model);
+
+// Each prints its records on stdout. Throws UsageError where flags do not suit the model.
+void evaluate_lm(const EvalFlags& flags, const ModelConfig& config);
+void evaluate_translator(const EvalFlags& flags, const ModelConfig& config);
+void evaluate_classifier(const EvalFlags& flags, const ModelConfig& config);
+void evaluate_images(const EvalFlags& flags, const ModelConfig& config);
+
+}  // namespace raffia::cli
+
+#endif  // RAFFIA_CLI_EVAL_H_

@@ -1,0 +1,166 @@
+// raffia eval of translators and classifiers.
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <iostream>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/eval.h"
+#include "cli/progress.h"
+#include "cli/table.h"
+#include "io/bleu.h"
+#include "io/datasets.h"
+#include "io/tokenizer.h"
+#include "raffia/error.h"
+#include "torch/nn/models.h"
+#include "torch/train/data.h"
+#include "torch/train/evaluate.h"
+#include "torch/train/image_files.h"
+#include "torch/train/labels.h"
+
+namespace raffia::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::string human_seconds_of(const Json& value) { return human_seconds(value.get<double>()); }
+
+struct TranslationRecord {
+  Bleu bleu;
+  int64_t sentences = 0;
+  double seconds = 0;
+};
+
+std::string human_score(const Json& value) { return fmt::format("{:.2f}", value.get<double>()); }
+
+const RecordColumn<TranslationRecord> kTranslationColumns[] = {
+    {"task", [](const TranslationRecord&) { return json_of(name_of(Task::translate)); }},
+    {"sentences", [](const TranslationRecord& r) { return json_of(r.sentences); }, Style::key},
+    {"bleu", [](const TranslationRecord& r) { return json_of(r.bleu.score); }, Style::measured, human_score},
+    {"brevity_penalty", [](const TranslationRecord& r) { return json_of(r.bleu.brevity_penalty); }, Style::measured, human_score},
+    {"signature", [](const TranslationRecord&) { return json_of(bleu_signature()); }},
+    {"seconds", [](const TranslationRecord& r) { return json_of(r.seconds); }, Style::measured, human_seconds_of},
+};
+
+struct LabelRecord {
+  Task task = Task::classify;
+  train::LabelScore score;
+  double seconds = 0;
+};
+
+const RecordColumn<LabelRecord> kLabelColumns[] = {
+    {"task", [](const LabelRecord& r) { return json_of(name_of(r.task)); }},
+    {"examples", [](const LabelRecord& r) { return json_of(r.score.count); }, Style::key},
+    {"accuracy", [](const LabelRecord& r) { return json_of(r.score.accuracy()); }, Style::measured,
+     [](const Json& value) { return fmt::format("{:.2f}%", 100 * value.get<double>()); }},
+    {"nll", [](const LabelRecord& r) { return json_of(r.score.per_example()); }, Style::measured,
+     [](const Json& value) { return fmt::format("{:.4f}", value.get<double>()); }},
+    {"seconds", [](const LabelRecord& r) { return json_of(r.seconds); }, Style::measured, human_seconds_of},
+};
+
+// Examples 0..count in parts of --batch, in evaluation mode.
+void evaluate_labels(const EvalFlags& flags, nn::ModelImpl& model, int64_t count,
+                     const std::function<train::LabelScore(int64_t begin, int64_t end)>& score) {
+  const train::EvaluationMode evaluation(model);
+  const auto start = Clock::now();
+  LabelRecord record{.task = model.config().task};
+  {
+    Progress progress(static_cast<double>(count));
+    progress.begin("examples");
+    for (int64_t begin = 0; begin < count; begin += flags.batch) {
+      const int64_t end = std::min(count, begin + flags.batch);
+      record.score += score(begin, end);
+      progress.advance(static_cast<double>(end - begin));
+    }
+  }
+  record.seconds = seconds_since(start);
+  print_table(kLabelColumns, std::span<const LabelRecord>(&record, 1), flags.output.format(), std::cout);
+}
+
+train::Sequences encode_all(const Tokenizer& tokenizer, const std::vector<std::string>& texts) {
+  train::Sequences ids;
+  for (const std::string& text : texts) ids.push_back(tokenizer.encode(text));
+  return ids;
+}
+
+}  // namespace
+
+void evaluate_translator(const EvalFlags& flags, const ModelConfig& config) {
+  const TrainedWith trained = trained_with(flags.model);
+  const auto file = [&](const std::string& given, const std::string& ending) {
+    return flags.data.string() + "." + (given.empty() ? ending : given);
+  };
+  const ParallelText text = read_parallel_text(file(flags.source, trained.source), file(flags.target, trained.target));
+  nn::TranslatorImpl model(config);
+  nn::load_weights(model, flags.model / "model.safetensors");
+  const auto tokenizer = load_tokenizer(flags.model);
+  const train::Sequences sources = encode_all(*tokenizer, text.sources);
+
+  const auto start = Clock::now();
+  TranslationRecord record{.sentences = static_cast<int64_t>(sources.size())};
+  train::Sequences found;
+  {
+    Progress progress(static_cast<double>(sources.size()));
+    progress.begin("sentences");
+    int64_t before = 0;
+    found =
+        train::translate_greedily(model, sources, {.batch = flags.batch, .progress = [&](int64_t done, int64_t) {
+                                                     progress.advance(static_cast<double>(done - std::exchange(before, done)));
+                                                   }});
+  }
+  std::vector<std::string> translations;
+  for (const auto& ids : found) translations.push_back(tokenizer->decode(ids));
+  record.bleu = corpus_bleu(translations, text.targets);
+  record.seconds = seconds_since(start);
+  print_table(kTranslationColumns, std::span<const TranslationRecord>(&record, 1), flags.output.format(), std::cout);
+}
+
+void evaluate_classifier(const EvalFlags& flags, const ModelConfig& config) {
+  const TrainedWith trained = trained_with(flags.model);
+  LabelledTextFormat format{.pairs = config.pairs, .header = flags.header};
+  const int64_t column = flags.text_column.value_or(trained.text_column);
+  if (column > 0) format.text_column = static_cast<int>(column);
+  const LabelledTexts texts = read_labelled_texts(flags.data, format);
+  const auto tokenizer = load_tokenizer(flags.model);
+  const train::LabelledTextBatches batches(encode_all(*tokenizer, texts.texts), encode_all(*tokenizer, texts.seconds),
+                                           class_ids(texts.labels, train::load_classes(flags.model), flags.data.string()),
+                                           {.longest = trained.segment});
+  nn::ClassifierImpl model(config);
+  nn::load_weights(model, flags.model / "model.safetensors");
+  evaluate_labels(flags, model, batches.size(), [&](int64_t begin, int64_t end) {
+    const auto batch = batches.range(begin, end);
+    const at::Tensor logits = batch.second.defined() ? model.forward(batch.ids, batch.second) : model.forward(batch.ids);
+    return train::score_labels(logits, batch.labels);
+  });
+}
+
+void evaluate_images(const EvalFlags& flags, const ModelConfig& config) {
+  LabelledImages images = train::read_images(flags.data, true);
+  if (images.count == 0) {
+    throw Error(
+        fmt::format("{}: no images to test with, expected t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, or test_batch.bin",
+                    flags.data.string()));
+  }
+  if (images.size != config.image_size || images.channels != config.channels) {
+    throw Error(fmt::format("{}: images are {} x {} with {} channels, the model expects {} x {} with {}", flags.data.string(),
+                            images.size, images.size, images.channels, config.image_size, config.image_size, config.channels));
+  }
+  const train::ImageBatches batches(std::move(images));
+  nn::ImageClassifierImpl model(config);
+  nn::load_weights(model, flags.model / "model.safetensors");
+  evaluate_labels(flags, model, batches.size(), [&](int64_t begin, int64_t end) {
+    const auto batch = batches.range(begin, end);
+    return train::score_labels(model.forward(batch.pixels), batch.labels);
+  });
+}
+
+}  // namespace raffia::cli

@@ -1,0 +1,136 @@
+// Every task but language models, from its files to its figures: small data that can be learned, and a run that resumes.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "support/temporary_directory.h"
+#include "torch/train/labels.h"
+#include "torch/train/trainer.h"
+
+namespace raffia::train {
+namespace {
+
+namespace fs = std::filesystem;
+using FlagMap = std::map<std::string, std::string>;
+
+std::string contents(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+class StopAfter : public Observer {
+ public:
+  explicit StopAfter(int64_t step = -1) : step_(step) {}
+  void stepped(const StepReport& report) override { stop = stop || report.step == step_; }
+  std::atomic<bool> stop = false;
+
+ private:
+  int64_t step_;
+};
+
+class TrainTask : public testing::Test {
+ protected:
+  TrainTask() { at::set_num_threads(1); }
+
+  // What tasks have in common here, and what `more` adds.
+  FlagMap tiny(const std::string& name, const FlagMap& more) const {
+    FlagMap flags = {{"out", (directory_.path() / name).string()},
+                     {"layers", "1"},
+                     {"width", "16"},
+                     {"heads", "2"},
+                     {"batch", "16"},
+                     {"steps", "40"},
+                     {"lr", "0.01"}};
+    for (const auto& [flag, value] : more) flags[flag] = value;
+    return flags;
+  }
+
+  static Summary run(TaskKind kind, const FlagMap& flags, StopAfter& observer) {
+    TrainOptions options = resolve_options(kind, "", flags, true, observer);
+    const auto task = make_task(options, options.resume);
+    return train(options, *task, observer, &observer.stop);
+  }
+
+  // Runs whole and in two parts, which end with the same weights.
+  Summary run_both_ways(TaskKind kind, const FlagMap& more) const {
+    StopAfter never, soon(13);
+    const Summary summary = run(kind, tiny("whole", more), never);
+    EXPECT_EQ(run(kind, tiny("parts", more), soon).end, End::interrupted);
+    EXPECT_EQ(run(kind, tiny("parts", more), never).end, End::complete);
+    for (const char* file : {"model.safetensors", "optimiser.safetensors"}) {
+      const fs::path last = fs::path("trainer") / "step-00000040" / file;
+      const std::string bytes = contents(directory_.path() / "whole" / last);
+      EXPECT_FALSE(bytes.empty());
+      EXPECT_EQ(bytes, contents(directory_.path() / "parts" / last)) << name_of(kind) << ": " << file << " differs";
+    }
+    return summary;
+  }
+
+  static double metric(const Metrics& metrics, const std::string& name) {
+    for (const auto& [found, value] : metrics) {
+      if (found == name) return value;
+    }
+    ADD_FAILURE() << "no " << name;
+    return 0;
+  }
+
+  TemporaryDirectory directory_{"raffia_train_tasks"};
+};
+
+TEST_F(TrainTask, ClassifierLearnsWhichWordsAreWhose) {
+  std::mt19937 random(1);
+  std::string lines;
+  for (int i = 0; i < 400; ++i) {
+    const bool good = random() % 2 == 0;
+    lines += good ? "good\t" : "bad\t";
+    for (int j = 0; j < 8; ++j) lines += std::string(1, static_cast<char>((good ? 'a' : 'd') + random() % 4)) + " ";
+    lines += "\n";
+  }
+  const std::string data = directory_.write("texts.tsv", lines).string();
+  const Summary summary = run_both_ways(TaskKind::classify, {{"data", data}, {"test", data}, {"tokenizer", "word"}});
+  EXPECT_GT(metric(summary.valid, "accuracy"), 0.9);
+  EXPECT_GT(metric(summary.test, "accuracy"), 0.9);
+  EXPECT_EQ(load_classes(directory_.path() / "whole"), (std::vector<std::string>{"bad", "good"}));
+}
+
+TEST_F(TrainTask, TranslatorGetsBetter) {
+  std::mt19937 random(1);
+  std::string sources, targets;
+  for (int i = 0; i < 200; ++i) {
+    const std::string a(1, static_cast<char>('a' + random() % 5)), b(1, static_cast<char>('a' + random() % 5));
+    sources += a + " " + b + " .\n";
+    targets += "the " + a + " of the " + b + " .\n";
+  }
+  directory_.write("pairs.x", sources);
+  directory_.write("pairs.y", targets);
+  const std::string data = (directory_.path() / "pairs").string();
+  const Summary summary = run_both_ways(
+      TaskKind::translate,
+      {{"data", data}, {"test", data}, {"source", "x"}, {"target", "y"}, {"tokenizer", "word"}, {"label-smoothing", "0"}});
+  // An untrained model is at ln 12: 4 special tokens and 8 words.
+  EXPECT_LT(metric(summary.valid, "nll"), std::log(12.0) / 2);
+  EXPECT_GT(metric(summary.test, "bleu"), 20);
+}
+
+TEST_F(TrainTask, RecallReportsAccuracyByPairsAndDistance) {
+  const Summary summary = run_both_ways(
+      TaskKind::recall,
+      {{"pairs", "4"}, {"queries", "4"}, {"segment", "48"}, {"distances", "8,16"}, {"alphabet", "8"}, {"eval-every", "40"}});
+  const double chance = 1.0 / (4 + 64 + 8 + 8);
+  for (const char* name : {"accuracy_pairs4_distance8", "accuracy_pairs4_distance16", "accuracy_pairs1_distance8"}) {
+    EXPECT_GT(metric(summary.valid, name), chance) << name;
+  }
+}
+
+}  // namespace
+}  // namespace raffia::train
