@@ -123,9 +123,13 @@ TEST_F(TrainTask, TranslatorGetsBetter) {
 }
 
 TEST_F(TrainTask, RecallReportsAccuracyByPairsAndDistance) {
-  const Summary summary = run_both_ways(
-      TaskKind::recall,
-      {{"pairs", "4"}, {"queries", "4"}, {"segment", "48"}, {"distances", "8,16"}, {"alphabet", "8"}, {"eval-every", "40"}});
+  const Summary summary = run_both_ways(TaskKind::recall, {{"pairs", "4"},
+                                                           {"queries", "4"},
+                                                           {"segment", "48"},
+                                                           {"distances", "8,16"},
+                                                           {"eval-distances", "8,16"},
+                                                           {"alphabet", "8"},
+                                                           {"eval-every", "40"}});
   const double chance = 1.0 / (4 + 64 + 8 + 8);
   for (const char* name : {"accuracy_pairs4_distance8", "accuracy_pairs4_distance16", "accuracy_pairs1_distance8"}) {
     EXPECT_GT(metric(summary.valid, name), chance) << name;
