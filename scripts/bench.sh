@@ -25,6 +25,6 @@ table $document estimators_decode bench decode --ops softmax,rfa_gate,hybrid,lar
   --repeats 15
 table $document crossover bench attention --causal --ops softmax,rfa,rfa_gate --lengths 64,128,256,512,1024,2048,4096,8192 --threads 1 --repeats 9 \
   --plot docs/img/crossover
-table $document train_layer bench train --what layer --ops softmax,torch_softmax,rfa_gate,torch_chunked --lengths 512,1024,2048,4096,8192 --threads 1,2 --repeats 5
-table $document train_layer_estimators bench train --what layer --ops softmax,window,rfa,rfa_gate,hybrid,lara,ra,eva --lengths 512,2048,8192 --threads 1 --repeats 3
-table $document train_model bench train --what model --ops softmax,torch_softmax,rfa_gate,hybrid --lengths 512,1024,2048,4096 --threads 2 --repeats 3
+table $document train_layer bench train --what layer --ops softmax,torch_softmax,rfa_gate,torch_chunked --lengths 512,1024,2048,4096,8192 --threads 1 --repeats 3 --torch-max-length 4096
+table $document train_layer_estimators bench train --what layer --ops softmax,window,rfa,rfa_gate,hybrid,lara,ra,eva --lengths 512,2048 --threads 1 --repeats 2
+table $document train_model bench train --what model --ops softmax,torch_softmax,rfa_gate --lengths 4096 --threads 2 --repeats 1

@@ -92,7 +92,7 @@ finish() {
 models=(
   "softmax-learned --estimator softmax --positions learned --no-stateful"
   "softmax-rotary --estimator softmax --positions rotary --no-stateful"
-  "rfa --estimator rfa:samples=32 --positions rotary --no-stateful"
+  "rfa --estimator rfa:samples=32 --positions none --no-stateful"
   "rfa_gate --estimator rfa_gate:samples=32 --positions none --no-stateful"
   "rfa_gate-stateful --estimator rfa_gate:samples=32 --positions none --stateful"
   "hybrid --estimator hybrid:samples=32,window=32 --positions rotary --no-stateful"
@@ -101,46 +101,58 @@ models=(
 )
 rates=(1.5e-3 3e-3 6e-3)
 
+# train_lm NAME RATE STEPS FLAGS...: a run that is evaluated three times, or once if it is a third as long.
+train_lm() {
+  local name=$1 rate=$2 steps=$3
+  shift 3
+  train "wikitext/$name" lm --data "$data" --valid "$valid" "$@" --lr "$rate" --tokenizer sp:2000 --layers 3 --width 128 --heads 4 \
+    --ffn 512 --batch 2 --segment 256 --steps "$steps" --eval-every "$third" --checkpoint-every "$third" --keep 1 --seed 1 --no-plot
+}
+
+# The learning rate is chosen on the validation text after a third of the steps; the test text is read by the whole run alone.
 run_wikitext() {
-  local data valid test model name rate
+  local data valid test model name rate third=$((${steps:-2700} / 3))
   data=$(part_of_wikitext train)
   valid=$(part_of_wikitext valid)
   test=$(part_of_wikitext test)
-  for rate in "${rates[@]}"; do
-    for model in "${models[@]}"; do
-      name=${model%% *}
+  for model in "${models[@]}"; do
+    for rate in "${rates[@]}"; do
       # shellcheck disable=SC2086 # flags are words
-      start train "wikitext/$name/$rate" lm --data "$data" --valid "$valid" ${model#* } --lr "$rate" --tokenizer sp:2000 --layers 3 \
-        --width 128 --heads 4 --ffn 512 --batch 2 --segment 256 --steps "${steps:-2700}" --seed 1 --no-plot
+      start train_lm "${model%% *}/sweep-$rate" "$rate" "$third" ${model#* }
     done
   done
   finish
-  # The learning rate is chosen on the validation text; the test text is read by the chosen one alone.
+  for model in "${models[@]}"; do
+    rate=$(python3 scripts/results_tables.py best "$out/wikitext/${model%% *}") || continue
+    # shellcheck disable=SC2086
+    start train_lm "${model%% *}/final" "${rate#sweep-}" $((3 * third)) ${model#* }
+  done
+  finish
   for model in "${models[@]}"; do
     name=${model%% *}
-    rate=$(python3 scripts/results_tables.py best "$out/wikitext/$name") || continue
-    local segments=256,512,1024
+    local segments=256,1024,4096
     [[ $name != softmax-learned ]] || segments=256
-    start evaluate "wikitext/$name/$rate" "$test" "$segments"
+    [[ ! -f $out/wikitext/$name/final/summary.json ]] || start evaluate "wikitext/$name/final" "$test" "$segments"
   done
   finish
 }
 
 # Multi-query associative recall: what the far past is worth. A window sees no further than 63 tokens back in a layer.
 recall_models=(
+  "rfa_gate --estimator rfa_gate --positions none --span-min 16 --span-max 1024"
+  "hybrid --estimator hybrid:window=32 --positions rotary --span-min 16 --span-max 1024"
+  "window --estimator window:window=32,before=1 --positions rotary"
   "softmax-rotary --estimator softmax --positions rotary"
-  "rfa_gate --estimator rfa_gate --positions none --conv 4"
-  "hybrid --estimator hybrid:window=32 --positions rotary --conv 4"
-  "window --estimator window:window=32,before=1 --positions rotary --conv 4"
-  "eva --estimator eva:window=32,chunk=8 --positions rotary --conv 4"
+  "eva --estimator eva:window=32,chunk=8 --positions rotary"
 )
 
 run_recall() {
-  local model
+  local model length=${steps:-700}
   for model in "${recall_models[@]}"; do
     # shellcheck disable=SC2086
-    start train "recall/${model%% *}" recall ${model#* } --layers 2 --width 128 --heads 2 --batch 16 --segment 512 --pairs 16 \
-      --distances 16,64,256 --lr 1e-3 --steps "${steps:-3000}" --seed 1 --no-plot
+    start train "recall/${model%% *}" recall ${model#* } --layers 2 --width 64 --heads 2 --conv 4 --pool 0 --batch 32 --segment 128 --pairs 8 \
+      --queries 8 --alphabet 64 --distances 16,24,32,48,64,96,112 --eval-distances 16,32,64,128,256,512,1024,2048,4096 --lr @LR@ \
+      --steps "$length" --eval-every "$length" --seed 1 --no-plot
   done
   finish
 }
@@ -160,6 +172,9 @@ for experiment in $experiments; do
   fi
 done
 rm "$found"
+if [[ $experiments == *" recall "* ]] && command -v gnuplot >/dev/null; then
+  python3 scripts/results_tables.py recall-plot "$out/recall" docs/img/recall | gnuplot
+fi
 if [[ $experiments == *" wikitext "* ]] && command -v gnuplot >/dev/null; then
   python3 scripts/results_tables.py curves "$out/wikitext" docs/img/learning | gnuplot
 fi

@@ -41,7 +41,7 @@ fuzz_targets() {
     corpus=()
     [[ -d fuzz/corpus/$name ]] && corpus=("fuzz/corpus/$name")
     mkdir -p "$found/$name"
-    "$target" -runs="$fuzz_runs" -max_total_time=40 -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$found/" \
+    "$target" -runs="$fuzz_runs" -max_total_time=25 -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$found/" \
       "$found/$name" "${corpus[@]}" || {
       echo "fuzz: $name failed; the input is in $found" >&2
       return 1
