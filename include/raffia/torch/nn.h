@@ -142,7 +142,7 @@ class AttentionMapImpl : public torch::nn::Module {
  public:
   explicit AttentionMapImpl(const AttentionOptions& options);
   ops::Map tensors(uint32_t draw);  // 0: the stored matrix
-  double mean_sigma() const;   // 0 for maps that are not random
+  double mean_sigma() const;        // 0 for maps that are not random
 
  private:
   Tensor drawn(uint32_t draw) const;
