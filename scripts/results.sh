@@ -146,13 +146,16 @@ recall_models=(
   "eva --estimator eva:window=32,chunk=8 --positions rotary"
 )
 
+# Each with two learning rates: the better one, on sequences that training never sees, counts.
 run_recall() {
-  local model length=${steps:-700}
+  local model rate length=${steps:-700}
   for model in "${recall_models[@]}"; do
-    # shellcheck disable=SC2086
-    start train "recall/${model%% *}" recall ${model#* } --layers 2 --width 64 --heads 2 --conv 4 --pool 0 --batch 32 --segment 128 --pairs 8 \
-      --queries 8 --alphabet 64 --distances 16,24,32,48,64,96,112 --eval-distances 16,32,64,128,256,512,1024,2048,4096 --lr @LR@ \
-      --steps "$length" --eval-every "$length" --seed 1 --no-plot
+    for rate in 3e-3 1e-2; do
+      # shellcheck disable=SC2086
+      start train "recall/${model%% *}/$rate" recall ${model#* } --layers 2 --width 64 --heads 2 --conv 4 --pool 0 --batch 32 --segment 128 \
+        --pairs 8 --queries 8 --alphabet 64 --distances 16,24,32,48,64,96,112 --eval-distances 16,32,64,128,256,512,1024,2048,4096 \
+        --lr "$rate" --steps "$length" --eval-every "$length" --seed 1 --no-plot
+    done
   done
   finish
 }

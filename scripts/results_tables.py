@@ -94,8 +94,20 @@ def recall_by_distance(run):
     return found
 
 
+def best_recalls(directory):
+    """The run of each model whose learning rate did best, by "model, rate"."""
+    best = {}
+    for path in sorted(directory.glob("*/*/summary.json")):
+        model, run = path.parent.parent.name, read(path)
+        if model not in best or run["valid"]["accuracy"] > best[model][1]["valid"]["accuracy"]:
+            best[model] = (path.parent.name, run)
+    if not best:
+        sys.exit(f"results_tables.py: {directory} holds no complete run")
+    return {f"{model}, lr {rate}": run for model, (rate, run) in best.items()}
+
+
 def print_recall(directory):
-    runs = complete_runs(directory)
+    runs = best_recalls(directory)
     distances = sorted({d for run in runs.values() for row in recall_by_distance(run).values() for d in row})
     rows = [[name, str(pairs)] + [number(100 * row[d], 0) if d in row else "" for d in distances]
             for name, run in runs.items() for pairs, row in sorted(recall_by_distance(run).items())]
@@ -118,7 +130,7 @@ def print_plot(curves, prefix, setup):
 
 def print_recall_plot(directory, prefix):
     curves = []
-    for name, run in complete_runs(directory).items():
+    for name, run in best_recalls(directory).items():
         by_pairs = recall_by_distance(run)
         pairs = sorted(by_pairs)[len(by_pairs) // 2]
         curves.append((f"{name}, {pairs} pairs", sorted(by_pairs[pairs].items())))
