@@ -18,6 +18,7 @@
 #include "cli/gnuplot.h"
 #include "cli/progress.h"
 #include "cli/table.h"
+#include "core/split.h"
 #include "raffia/error.h"
 #include "raffia/estimator.h"
 #include "raffia/reference.h"
@@ -95,17 +96,14 @@ Estimator parse_spec(const std::string& flag, const std::string& spec) {
 // "lara:samples=64,mean=true,eva" holds two: a setting belongs to the estimator before it.
 std::vector<std::string> split_specs(const std::string& flag, const std::string& text) {
   std::vector<std::string> specs;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string part = text.substr(begin, end - begin);
+  for (const std::string_view part : split(text, ',')) {
     if (part.empty()) throw CLI::ValidationError(flag, fmt::format("'{}' holds an empty value", text));
-    const bool is_setting = part.find('=') != std::string::npos && part.find(':') == std::string::npos;
+    const bool is_setting = part.find('=') != std::string_view::npos && part.find(':') == std::string_view::npos;
     if (is_setting && !specs.empty()) {
-      specs.back() += "," + part;
+      specs.back().append(",").append(part);
     } else {
-      specs.push_back(part);
+      specs.emplace_back(part);
     }
-    begin = end + 1;
   }
   return specs;
 }

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "cli/flags.h"
+#include "cli/progress.h"
 #include "io/model_config.h"
+#include "torch/train/evaluate.h"
 
 namespace raffia::cli {
 
@@ -43,6 +45,25 @@ struct TrainedWith {
   int64_t text_column = 0;  // 0: the one after the label
 };
 TrainedWith trained_with(const std::filesystem::path& model);
+
+// A progress bar over parts that each count from 0.
+class PartsProgress {
+ public:
+  PartsProgress(int64_t parts, int64_t each) : bar_(static_cast<double>(parts * each)) {}
+
+  train::OnProgress begin(const std::string& what) {
+    bar_.begin(what);
+    done_ = 0;
+    return [this](int64_t done, int64_t) {
+      bar_.advance(static_cast<double>(done - done_));
+      done_ = done;
+    };
+  }
+
+ private:
+  Progress bar_;
+  int64_t done_ = 0;
+};
 
 // Each prints its records on stdout. Throws UsageError where flags do not suit the model.
 void evaluate_lm(const EvalFlags& flags, const ModelConfig& config);

@@ -12,14 +12,13 @@
 
 #include "cli/command.h"
 #include "cli/eval.h"
-#include "cli/progress.h"
 #include "cli/table.h"
-#include "io/safetensors.h"
-#include "io/text.h"
 #include "io/tokenizer.h"
 #include "raffia/error.h"
 #include "torch/nn/models.h"
+#include "torch/tensor_file.h"
 #include "torch/train/evaluate.h"
+#include "torch/train/texts.h"
 
 namespace raffia::cli {
 namespace {
@@ -56,37 +55,6 @@ const RecordColumn<LmRecord> kLmColumns[] = {
      [](const Json& value) { return human_seconds(value.get<double>()); }},
 };
 
-// A progress bar over parts that each count from 0.
-class PartsProgress {
- public:
-  PartsProgress(int64_t parts, int64_t each) : bar_(static_cast<double>(parts * each)) {}
-
-  train::OnProgress begin(const std::string& what) {
-    bar_.begin(what);
-    done_ = 0;
-    return [this](int64_t done, int64_t) {
-      bar_.advance(static_cast<double>(done - done_));
-      done_ = done;
-    };
-  }
-
- private:
-  Progress bar_;
-  int64_t done_ = 0;
-};
-
-struct LoadedText {
-  std::vector<int32_t> ids;
-  train::TextFacts facts;
-};
-
-LoadedText load_text(const std::filesystem::path& path, const Tokenizer& tokenizer) {
-  const std::string text = tokenizer.kind() == "byte" ? read_file(path) : read_text_file(path);
-  LoadedText loaded{.ids = tokenizer.encode(text)};
-  loaded.facts = train::count_text(text, static_cast<int64_t>(loaded.ids.size()));
-  return loaded;
-}
-
 void check_ids(std::span<const int32_t> ids, const ModelConfig& config) {
   for (const int32_t id : ids) {
     if (id >= config.vocabulary)
@@ -114,7 +82,7 @@ std::vector<Memory> memory_of(const EvalFlags& flags, const ModelConfig& config)
 // Tokens that a carried memory takes per call: a matter of speed.
 constexpr int64_t kCarriedSegment = 512;
 
-void score(const EvalFlags& flags, nn::LanguageModelImpl& model, const LoadedText& text) {
+void score(const EvalFlags& flags, nn::LanguageModelImpl& model, const train::ScoredText& text) {
   struct Part {
     Memory memory;
     int64_t segment;
@@ -158,21 +126,16 @@ void dump_qkv(const EvalFlags& flags, nn::LanguageModelImpl& model, std::span<co
   for (const auto& attention : attentions) attention->keep_qkv(true);
   model.hidden(torch::tensor(std::vector<int64_t>(ids.begin(), ids.begin() + segment)).unsqueeze(0));
 
-  std::vector<Tensor> kept;
-  std::vector<TensorToWrite> tensors;
+  NamedTensors tensors;
   for (int64_t layer = 0; layer < layers; ++layer) {
     if (flags.layer && layer != *flags.layer) continue;
     const std::vector<Tensor> qkv = attentions[static_cast<size_t>(layer)]->kept_qkv();
     for (size_t i = 0; i < qkv.size(); ++i) {
       const char* name = std::array{"q", "k", "v"}.at(i);
-      const Tensor& tensor = kept.emplace_back(qkv[i].to(at::kFloat).contiguous());
-      tensors.push_back({.name = flags.layer ? name : fmt::format("layers.{}.{}", layer, name),
-                         .dtype = "F32",
-                         .shape = tensor.sizes().vec(),
-                         .bytes = std::as_bytes(std::span(tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())))});
+      tensors.emplace_back(flags.layer ? name : fmt::format("layers.{}.{}", layer, name), qkv[i].to(at::kFloat));
     }
   }
-  write_safetensors(flags.dump, tensors);
+  save_tensors(flags.dump, tensors);
   fmt::print(stderr, "{}: q, k and v of {} tokens, for raffia approx --causal --input {}{}\n", flags.dump.string(), segment,
              flags.dump.string(), flags.layer ? "" : " --names layers.0.q,layers.0.k,layers.0.v");
 }
@@ -184,7 +147,7 @@ void evaluate_lm(const EvalFlags& flags, const ModelConfig& config) {
   nn::LanguageModelImpl model(config);
   nn::load_weights(model, flags.model / "model.safetensors");
   const auto tokenizer = load_tokenizer(flags.model);
-  const LoadedText text = load_text(flags.data, *tokenizer);
+  const train::ScoredText text = train::scored_text(*tokenizer, train::read_for(tokenizer->kind(), flags.data));
   check_ids(text.ids, config);
   if (!flags.dump.empty()) return dump_qkv(flags, model, text.ids);
   score(flags, model, text);

@@ -13,7 +13,6 @@
 
 #include "cli/command.h"
 #include "cli/eval.h"
-#include "cli/progress.h"
 #include "cli/table.h"
 #include "io/bleu.h"
 #include "io/datasets.h"
@@ -24,6 +23,7 @@
 #include "torch/train/evaluate.h"
 #include "torch/train/image_files.h"
 #include "torch/train/labels.h"
+#include "torch/train/texts.h"
 
 namespace raffia::cli {
 namespace {
@@ -70,26 +70,14 @@ const RecordColumn<LabelRecord> kLabelColumns[] = {
 // Examples 0..count in parts of --batch, in evaluation mode.
 void evaluate_labels(const EvalFlags& flags, nn::ModelImpl& model, int64_t count,
                      const std::function<train::LabelScore(int64_t begin, int64_t end)>& score) {
-  const train::EvaluationMode evaluation(model);
   const auto start = Clock::now();
   LabelRecord record{.task = model.config().task};
   {
-    Progress progress(static_cast<double>(count));
-    progress.begin("examples");
-    for (int64_t begin = 0; begin < count; begin += flags.batch) {
-      const int64_t end = std::min(count, begin + flags.batch);
-      record.score += score(begin, end);
-      progress.advance(static_cast<double>(end - begin));
-    }
+    PartsProgress progress(1, count);
+    record.score = train::score_in_parts(model, count, flags.batch, progress.begin("examples"), score);
   }
   record.seconds = seconds_since(start);
   print_table(kLabelColumns, std::span<const LabelRecord>(&record, 1), flags.output.format(), std::cout);
-}
-
-train::Sequences encode_all(const Tokenizer& tokenizer, const std::vector<std::string>& texts) {
-  train::Sequences ids;
-  for (const std::string& text : texts) ids.push_back(tokenizer.encode(text));
-  return ids;
 }
 
 }  // namespace
@@ -103,19 +91,14 @@ void evaluate_translator(const EvalFlags& flags, const ModelConfig& config) {
   nn::TranslatorImpl model(config);
   nn::load_weights(model, flags.model / "model.safetensors");
   const auto tokenizer = load_tokenizer(flags.model);
-  const train::Sequences sources = encode_all(*tokenizer, text.sources);
+  const train::Sequences sources = train::encode_all(*tokenizer, text.sources);
 
   const auto start = Clock::now();
   TranslationRecord record{.sentences = static_cast<int64_t>(sources.size())};
   train::Sequences found;
   {
-    Progress progress(static_cast<double>(sources.size()));
-    progress.begin("sentences");
-    int64_t before = 0;
-    found =
-        train::translate_greedily(model, sources, {.batch = flags.batch, .progress = [&](int64_t done, int64_t) {
-                                                     progress.advance(static_cast<double>(done - std::exchange(before, done)));
-                                                   }});
+    PartsProgress progress(1, record.sentences);
+    found = train::translate_greedily(model, sources, {.batch = flags.batch, .progress = progress.begin("sentences")});
   }
   std::vector<std::string> translations;
   for (const auto& ids : found) translations.push_back(tokenizer->decode(ids));
@@ -131,9 +114,9 @@ void evaluate_classifier(const EvalFlags& flags, const ModelConfig& config) {
   if (column > 0) format.text_column = static_cast<int>(column);
   const LabelledTexts texts = read_labelled_texts(flags.data, format);
   const auto tokenizer = load_tokenizer(flags.model);
-  const train::LabelledTextBatches batches(encode_all(*tokenizer, texts.texts), encode_all(*tokenizer, texts.seconds),
-                                           class_ids(texts.labels, train::load_classes(flags.model), flags.data.string()),
-                                           {.longest = trained.segment});
+  const train::LabelledTextBatches batches(
+      train::encode_all(*tokenizer, texts.texts), train::encode_all(*tokenizer, texts.seconds),
+      class_ids(texts.labels, train::load_classes(flags.model), flags.data.string()), {.longest = trained.segment});
   nn::ClassifierImpl model(config);
   nn::load_weights(model, flags.model / "model.safetensors");
   evaluate_labels(flags, model, batches.size(), [&](int64_t begin, int64_t end) {

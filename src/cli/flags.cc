@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "core/split.h"
+
 namespace raffia::cli {
 namespace {
 
@@ -51,12 +53,9 @@ int64_t parse_positive(const std::string& flag, std::string_view text) {
 
 std::vector<std::string> split_list(const std::string& flag, const std::string& text) {
   std::vector<std::string> values;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string value = text.substr(begin, end - begin);
+  for (const std::string_view value : split(text, ',')) {
     if (value.empty()) throw CLI::ValidationError(flag, fmt::format("'{}' holds an empty value", text));
-    if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
-    begin = end + 1;
+    if (std::find(values.begin(), values.end(), value) == values.end()) values.emplace_back(value);
   }
   return values;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/split.h"
 
 namespace raffia {
 namespace {
@@ -199,16 +200,13 @@ Estimator parse_estimator(std::string_view text) {
   if (colon == std::string_view::npos) return estimator;
 
   std::array<bool, std::size(kKeys)> seen = {};
-  for (size_t begin = colon + 1; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view setting = text.substr(begin, end - begin);
+  for (const std::string_view setting : split(text.substr(colon + 1), ',')) {
     const size_t equals = setting.find('=');
     require(equals != std::string_view::npos, "parse_estimator: \"{}\" in \"{}\", expected key=value", setting, text);
     const Key& key = find_key(estimator.kind, setting.substr(0, equals));
     require(!std::exchange(seen[static_cast<size_t>(&key - kKeys)], true),
             "parse_estimator: key \"{}\" twice in \"{}\", expected once", key.name, text);
     key.read(estimator, {name_of(estimator.kind), key.name, setting.substr(equals + 1)});
-    begin = end + 1;
   }
   require(!estimator.log || estimator.map == MapKind::trig || estimator.map == MapKind::positive,
           "parse_estimator: map of rfa is \"{}\" with log=true, expected positive (log space has no other features)",

@@ -47,6 +47,25 @@ std::string message_of(const std::function<void()>& call) {
   return "";
 }
 
+// What is checked of padding, for checks that go on.
+struct Padded {
+  Tensor x, valid;  // [B, T, E], [B, T, 1]
+  Tensor out;       // where valid
+};
+
+// What padding holds changes no bit of the other outputs.
+Padded expect_padding_untouched(AttentionImpl& attention) {
+  const Tensor x = torch::randn({2, 13, kWidth});
+  Tensor mask = torch::zeros({2, 13}, at::kBool);
+  mask[0].narrow(0, 10, 3).fill_(true);
+  mask[1].narrow(0, 3, 2).fill_(true);
+  const Tensor before = attention.forward(x, {.key_padding_mask = mask});
+  const Tensor after = attention.forward(x.masked_fill(mask.unsqueeze(2), 7), {.key_padding_mask = mask});
+  const Tensor valid = mask.logical_not().unsqueeze(2);
+  EXPECT_TRUE(torch::equal(before.masked_select(valid), after.masked_select(valid)));
+  return {x, valid, before.masked_select(valid)};
+}
+
 class CausalAttention : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, CausalAttention, testing::ValuesIn(kCausal), test_name);
 
@@ -100,17 +119,7 @@ TEST_P(CausalAttention, SelectedStatesContinueTheirOwnSequences) {
             kSameNumbers);
 }
 
-TEST_P(CausalAttention, PaddingNeverTouchesValidOutputs) {
-  const Attention attention = make(GetParam(), true);
-  Tensor x = torch::randn({2, 13, kWidth});
-  Tensor mask = torch::zeros({2, 13}, at::kBool);
-  mask[0].narrow(0, 10, 3).fill_(true);
-  mask[1].narrow(0, 3, 2).fill_(true);
-  const Tensor before = attention->forward(x, {.key_padding_mask = mask});
-  const Tensor after = attention->forward(x.masked_fill(mask.unsqueeze(2), 7), {.key_padding_mask = mask});
-  const Tensor valid = mask.logical_not().unsqueeze(2);
-  EXPECT_TRUE(torch::equal(before.masked_select(valid), after.masked_select(valid)));
-}
+TEST_P(CausalAttention, PaddingNeverTouchesValidOutputs) { expect_padding_untouched(*make(GetParam(), true)); }
 
 TEST_P(CausalAttention, DetachedStateCutsTheGraph) {
   const Attention attention = make(GetParam(), true);
@@ -139,15 +148,8 @@ INSTANTIATE_TEST_SUITE_P(All, BidirectionalAttention, testing::ValuesIn(kBidirec
 
 TEST_P(BidirectionalAttention, PaddingNeverTouchesValidOutputs) {
   const Attention attention = make(GetParam(), false);
-  Tensor x = torch::randn({2, 13, kWidth});
-  Tensor mask = torch::zeros({2, 13}, at::kBool);
-  mask[0].narrow(0, 10, 3).fill_(true);
-  mask[1].narrow(0, 3, 2).fill_(true);
-  const Tensor before = attention->forward(x, {.key_padding_mask = mask});
-  const Tensor after = attention->forward(x.masked_fill(mask.unsqueeze(2), 7), {.key_padding_mask = mask});
-  const Tensor valid = mask.logical_not().unsqueeze(2);
-  EXPECT_TRUE(torch::equal(before.masked_select(valid), after.masked_select(valid)));
-  EXPECT_GT(relative_difference(attention->forward(x).masked_select(valid), before.masked_select(valid)), 1e-3);
+  const Padded padded = expect_padding_untouched(*attention);
+  EXPECT_GT(relative_difference(attention->forward(padded.x).masked_select(padded.valid), padded.out), 1e-3);
 }
 
 TEST_P(BidirectionalAttention, ReadsBothWays) {

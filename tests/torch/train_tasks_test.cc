@@ -1,42 +1,23 @@
 // Every task but language models, from its files to its figures: small data that can be learned, and a run that resumes.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <random>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "io/text.h"
 #include "support/temporary_directory.h"
 #include "torch/train/labels.h"
 #include "torch/train/trainer.h"
+#include "torch/train_case.h"
 
 namespace raffia::train {
 namespace {
 
 namespace fs = std::filesystem;
-using FlagMap = std::map<std::string, std::string>;
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-class StopAfter : public Observer {
- public:
-  explicit StopAfter(int64_t step = -1) : step_(step) {}
-  void stepped(const StepReport& report) override { stop = stop || report.step == step_; }
-  std::atomic<bool> stop = false;
-
- private:
-  int64_t step_;
-};
 
 class TrainTask : public testing::Test {
  protected:
@@ -55,7 +36,7 @@ class TrainTask : public testing::Test {
     return flags;
   }
 
-  static Summary run(TaskKind kind, const FlagMap& flags, StopAfter& observer) {
+  static Summary run(TaskKind kind, const FlagMap& flags, Watcher& observer) {
     TrainOptions options = resolve_options(kind, "", flags, true, observer);
     const auto task = make_task(options, options.resume);
     return train(options, *task, observer, &observer.stop);
@@ -63,15 +44,15 @@ class TrainTask : public testing::Test {
 
   // Runs whole and in two parts, which end with the same weights.
   Summary run_both_ways(TaskKind kind, const FlagMap& more) const {
-    StopAfter never, soon(13);
+    Watcher never, soon(13);
     const Summary summary = run(kind, tiny("whole", more), never);
     EXPECT_EQ(run(kind, tiny("parts", more), soon).end, End::interrupted);
     EXPECT_EQ(run(kind, tiny("parts", more), never).end, End::complete);
     for (const char* file : {"model.safetensors", "optimiser.safetensors"}) {
       const fs::path last = fs::path("trainer") / "step-00000040" / file;
-      const std::string bytes = contents(directory_.path() / "whole" / last);
+      const std::string bytes = read_file(directory_.path() / "whole" / last);
       EXPECT_FALSE(bytes.empty());
-      EXPECT_EQ(bytes, contents(directory_.path() / "parts" / last)) << name_of(kind) << ": " << file << " differs";
+      EXPECT_EQ(bytes, read_file(directory_.path() / "parts" / last)) << name_of(kind) << ": " << file << " differs";
     }
     return summary;
   }

@@ -2,32 +2,23 @@
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 
-#include <atomic>
 #include <filesystem>
 #include <fstream>
-#include <map>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "io/text.h"
 #include "raffia/error.h"
 #include "support/temporary_directory.h"
 #include "torch/train/checkpoint.h"
 #include "torch/train/log.h"
 #include "torch/train/trainer.h"
+#include "torch/train_case.h"
 
 namespace raffia::train {
 namespace {
 
 namespace fs = std::filesystem;
-using FlagMap = std::map<std::string, std::string>;
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // Text with something to learn: counting, in words.
 std::string counting(int numbers) {
@@ -39,22 +30,6 @@ std::string counting(int numbers) {
   }
   return text;
 }
-
-// Keeps what is said, and asks to stop after a step.
-class Watcher : public Observer {
- public:
-  explicit Watcher(int64_t stop_after = -1) : stop_after_(stop_after) {}
-  void stepped(const StepReport& report) override {
-    if (report.step == stop_after_) stop = true;
-  }
-  void note(const std::string& message) override { notes += message + "\n"; }
-
-  std::atomic<bool> stop = false;
-  std::string notes;
-
- private:
-  int64_t stop_after_;
-};
 
 class TrainRun : public testing::Test {
  protected:
@@ -111,11 +86,11 @@ class TrainRun : public testing::Test {
 
   static void expect_same_run(const std::string& a, const std::string& b, int64_t step) {
     for (const char* file : {"model.safetensors", "optimiser.safetensors", "carried.safetensors", "generator.safetensors"}) {
-      const std::string bytes = contents(checkpoint(a, step) / file);
+      const std::string bytes = read_file(checkpoint(a, step) / file);
       EXPECT_FALSE(bytes.empty()) << file;
-      EXPECT_EQ(bytes, contents(checkpoint(b, step) / file)) << file << " differs";
+      EXPECT_EQ(bytes, read_file(checkpoint(b, step) / file)) << file << " differs";
     }
-    EXPECT_EQ(contents(fs::path(a) / "model.safetensors"), contents(fs::path(b) / "model.safetensors"));
+    EXPECT_EQ(read_file(fs::path(a) / "model.safetensors"), read_file(fs::path(b) / "model.safetensors"));
     EXPECT_EQ(losses(a), losses(b));
   }
 
@@ -163,8 +138,8 @@ TEST_F(TrainRun, LearnsAndWritesAModelDirectory) {
     EXPECT_TRUE(fs::exists(fs::path(out("run")) / file)) << file;
   }
   EXPECT_EQ(CheckpointStore(out("run") + "/trainer").steps(), (std::vector<int64_t>{60, 57}));
-  EXPECT_EQ(contents(checkpoint(out("run"), 60) / "model.safetensors").size(),
-            contents(out("run") + "/model.safetensors").size());
+  EXPECT_EQ(read_file(checkpoint(out("run"), 60) / "model.safetensors").size(),
+            read_file(out("run") + "/model.safetensors").size());
 }
 
 TEST_F(TrainRun, EndsEarlyWhenNothingImproves) {
@@ -180,7 +155,7 @@ TEST_F(TrainRun, DamagedCheckpointIsNamedAndTheOneBeforeIsUsed) {
   run(tiny("whole"));
   run(tiny("parts"));
   const fs::path weights = checkpoint(out("parts"), 12) / "optimiser.safetensors";
-  std::string bytes = contents(weights);
+  std::string bytes = read_file(weights);
   bytes[bytes.size() / 2] ^= 1;
   std::ofstream(weights, std::ios::binary) << bytes;
   fs::resize_file(checkpoint(out("parts"), 9) / "model.safetensors", 100);
@@ -214,9 +189,9 @@ TEST_F(TrainRun, OtherDataTokenizerOrModelAreRefused) {
 
 TEST_F(TrainRun, ModelIsNeverOverwritten) {
   run(tiny("run"));
-  const std::string before = contents(out("run") + "/model.safetensors");
+  const std::string before = read_file(out("run") + "/model.safetensors");
   EXPECT_NE(error_of(tiny("run")).find("holds a model already"), std::string::npos);
-  EXPECT_EQ(contents(out("run") + "/model.safetensors"), before);
+  EXPECT_EQ(read_file(out("run") + "/model.safetensors"), before);
 }
 
 TEST_F(TrainRun, WhatIsNotTextIsRefusedBeforeAnythingIsWritten) {

@@ -1,21 +1,19 @@
 // Weights of models in files.
 #include <fmt/format.h>
 
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
+#include <algorithm>
 
 #include "io/safetensors.h"
 #include "raffia/error.h"
 #include "torch/nn/models.h"
+#include "torch/tensor_file.h"
 
 namespace raffia::nn {
 namespace {
 
 // Parameters and buffers by name.
-std::vector<std::pair<std::string, Tensor>> tensors_of(const ModelImpl& model) {
-  std::vector<std::pair<std::string, Tensor>> all;
+NamedTensors tensors_of(const ModelImpl& model) {
+  NamedTensors all;
   for (const auto& item : model.named_parameters()) all.emplace_back(item.key(), item.value());
   for (const auto& item : model.named_buffers()) all.emplace_back(item.key(), item.value());
   return all;
@@ -24,14 +22,9 @@ std::vector<std::pair<std::string, Tensor>> tensors_of(const ModelImpl& model) {
 }  // namespace
 
 void save_weights(const ModelImpl& model, const std::filesystem::path& path) {
-  std::vector<Tensor> kept;  // what the bytes below belong to
-  std::vector<TensorToWrite> written;
-  for (const auto& [name, tensor] : tensors_of(model)) {
-    const Tensor& plain = kept.emplace_back(tensor.detach().to(at::kCPU, at::kFloat).contiguous());
-    written.push_back({name, "F32", plain.sizes().vec(),
-                       std::as_bytes(std::span(plain.data_ptr<float>(), static_cast<size_t>(plain.numel())))});
-  }
-  write_safetensors(path, written, {{"format", "raffia"}});
+  NamedTensors tensors = tensors_of(model);
+  for (auto& [name, tensor] : tensors) tensor = tensor.detach().to(at::kCPU, at::kFloat);
+  save_tensors(path, tensors, {{"format", "raffia"}});
 }
 
 void load_weights(ModelImpl& model, const std::filesystem::path& path) {

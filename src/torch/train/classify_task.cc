@@ -20,12 +20,6 @@
 namespace raffia::train {
 namespace {
 
-Sequences encode_all(const Tokenizer& tokenizer, const std::vector<std::string>& texts) {
-  Sequences ids;
-  for (const std::string& text : texts) ids.push_back(tokenizer.encode(text));
-  return ids;
-}
-
 // Every n-th example is kept for evaluation: files are often sorted by label.
 std::pair<LabelledTexts, LabelledTexts> split(const LabelledTexts& all, double share) {
   LabelledTexts train, valid;
@@ -121,10 +115,10 @@ class ClassifyTask : public TrainingTask {
   }
 
   Metrics score(const LabelledTextBatches& data, const OnProgress& progress) {
-    return score_in_parts(*model_, data.size(), progress, [&](int64_t begin, int64_t end) {
+    return label_metrics(score_in_parts(*model_, data.size(), kScoredAtOnce, progress, [&](int64_t begin, int64_t end) {
       const auto batch = data.range(begin, end);
       return score_labels(logits(batch), batch.labels);
-    });
+    }));
   }
 
   double smoothing_;

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "torch/tensor_file.h"
 #include "torch/train/distributed.h"
-#include "torch/train/tensor_file.h"
 
 namespace raffia::train {
 

@@ -82,10 +82,10 @@ class ImageTask : public TrainingTask {
 
  private:
   Metrics score(const ImageBatches& data, const OnProgress& progress) {
-    return score_in_parts(*model_, data.size(), progress, [&](int64_t begin, int64_t end) {
+    return label_metrics(score_in_parts(*model_, data.size(), kScoredAtOnce, progress, [&](int64_t begin, int64_t end) {
       const auto batch = data.range(begin, end);
       return score_labels(model_->forward(batch.pixels), batch.labels);
-    });
+    }));
   }
 
   double smoothing_;

@@ -8,11 +8,6 @@
 #include "io/text.h"
 
 namespace raffia::train {
-namespace {
-
-constexpr int64_t kPart = 64;  // examples scored at once
-
-}  // namespace
 
 bool is_held_out(size_t i, double share) {
   const auto kept = [share](size_t count) { return std::floor(static_cast<double>(count) * share); };
@@ -25,17 +20,19 @@ LossSum label_loss(const Tensor& logits, const Tensor& labels, double smoothing,
   return {.sum = F::cross_entropy(logits, labels, options), .count = labels.numel(), .tokens = tokens};
 }
 
-Metrics score_in_parts(nn::ModelImpl& model, int64_t count, const OnProgress& progress,
-                       const std::function<LabelScore(int64_t begin, int64_t end)>& score) {
+LabelScore score_in_parts(nn::ModelImpl& model, int64_t count, int64_t part, const OnProgress& progress,
+                          const std::function<LabelScore(int64_t begin, int64_t end)>& score) {
   const EvaluationMode evaluation(model);
   LabelScore sum;
-  for (int64_t begin = 0; begin < count; begin += kPart) {
-    const int64_t end = std::min(count, begin + kPart);
+  for (int64_t begin = 0; begin < count; begin += part) {
+    const int64_t end = std::min(count, begin + part);
     sum += score(begin, end);
     if (progress) progress(end, count);
   }
-  return {{"accuracy", sum.accuracy()}, {"nll", sum.per_example()}};
+  return sum;
 }
+
+Metrics label_metrics(const LabelScore& score) { return {{"accuracy", score.accuracy()}, {"nll", score.per_example()}}; }
 
 void save_classes(const std::vector<std::string>& classes, const std::filesystem::path& directory) {
   write_file(directory / "classes.txt", fmt::format("{}\n", fmt::join(classes, "\n")));

@@ -17,9 +17,12 @@ bool is_held_out(size_t i, double share);
 // logits [B, classes], labels [B].
 LossSum label_loss(const Tensor& logits, const Tensor& labels, double smoothing, int64_t tokens);
 
-// Accuracy and likelihood over examples 0..count, scored in parts [begin, end), in evaluation mode.
-Metrics score_in_parts(nn::ModelImpl& model, int64_t count, const OnProgress& progress,
-                       const std::function<LabelScore(int64_t begin, int64_t end)>& score);
+// Examples 0..count, scored in parts [begin, end) of `part`, in evaluation mode.
+LabelScore score_in_parts(nn::ModelImpl& model, int64_t count, int64_t part, const OnProgress& progress,
+                          const std::function<LabelScore(int64_t begin, int64_t end)>& score);
+
+inline constexpr int64_t kScoredAtOnce = 64;  // examples, in the evaluations of a run
+Metrics label_metrics(const LabelScore& score);
 
 // classes.txt of a model directory: a name a line, in the order of their numbers.
 void save_classes(const std::vector<std::string>& classes, const std::filesystem::path& directory);

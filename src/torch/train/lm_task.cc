@@ -26,18 +26,8 @@ namespace {
 
 namespace F = torch::nn::functional;
 
-struct ScoredText {
-  std::vector<int32_t> ids;
-  TextFacts facts;
-};
-
-ScoredText scored_text(const Tokenizer& tokenizer, std::string_view text) {
-  ScoredText scored{.ids = tokenizer.encode(text)};
-  scored.facts = count_text(text, static_cast<int64_t>(scored.ids.size()));
-  return scored;
-}
-
-bool fades(const Estimator& estimator) {
+// Of what can be carried, what is if nobody says otherwise.
+bool is_carried_by_default(const Estimator& estimator) {
   return estimator.kind == EstimatorKind::rfa_gate || estimator.kind == EstimatorKind::hybrid ||
          estimator.kind == EstimatorKind::window;
 }
@@ -45,7 +35,7 @@ bool fades(const Estimator& estimator) {
 bool stateful_of(const TrainOptions& options, const ModelConfig& config) {
   if (options.stateful == "auto") {
     return options.parallel != "sequence" && can_carry(config) &&
-           std::all_of(config.estimators.begin(), config.estimators.end(), fades);
+           std::all_of(config.estimators.begin(), config.estimators.end(), is_carried_by_default);
   }
   require(options.stateful == "true" || options.stateful == "false", "stateful: '{}' is unknown, expected true, false or auto",
           options.stateful);
@@ -77,7 +67,7 @@ class LmTask : public TrainingTask {
       config.max_length = options.max_length == 0 ? options.segment : options.max_length;
     stateful_ = stateful_of(options, config);
     // A state folded under one random matrix cannot be read under another, and evaluation reads with the stored one.
-    if (options.pool < 0) config.pool = stateful_ ? 0 : 200;
+    if (options.pool < 0 && stateful_) config.pool = 0;
     options.stateful = stateful_ ? "true" : "false";
     check_config(config, options);
 

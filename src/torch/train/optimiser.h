@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "torch/nn/models.h"
+#include "torch/tensor_file.h"
 #include "torch/train/options.h"
-#include "torch/train/tensor_file.h"
 
 namespace raffia::train {
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/split.h"
 #include "io/text.h"
 #include "torch/train/data.h"
 #include "torch/train/fingerprint.h"
@@ -24,11 +25,9 @@ std::vector<int64_t> parse_distances(const std::string& text) {
   std::vector<int64_t> distances;
   const OptionInfo& integer = *find_option(TaskKind::recall, "queries");
   TrainOptions scratch;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    set_from_text(scratch, integer, text.substr(begin, end - begin));
+  for (const std::string_view distance : split(text, ',')) {
+    set_from_text(scratch, integer, std::string(distance));
     distances.push_back(scratch.recall_queries);
-    begin = end + 1;
   }
   return distances;
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "core/check.h"
+#include "core/split.h"
 #include "raffia/error.h"
 #include "raffia/estimator.h"
 #include "torch/train/distributed.h"
@@ -15,11 +16,7 @@ namespace {
 
 std::vector<Estimator> parse_estimators(const std::string& text) {
   std::vector<Estimator> estimators;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(';', begin), text.size());
-    estimators.push_back(parse_estimator(std::string_view(text).substr(begin, end - begin)));
-    begin = end + 1;
-  }
+  for (const std::string_view one : split(text, ';')) estimators.push_back(parse_estimator(one));
   return estimators;
 }
 
@@ -64,7 +61,7 @@ ModelConfig model_config(const TrainOptions& options, Task task) {
           .conv = options.conv,
           .head_norm = options.head_norm,
           .learned_sigma = !options.fixed_sigma,
-          .pool = options.pool < 0 ? 200 : options.pool,
+          .pool = options.pool < 0 ? ModelConfig{}.pool : options.pool,
           .span_min = options.span_min,
           .span_max = options.span_max,
           .dropout = options.dropout,

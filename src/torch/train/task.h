@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "torch/nn/models.h"
+#include "torch/tensor_file.h"
 #include "torch/train/data.h"
 #include "torch/train/evaluate.h"
 #include "torch/train/options.h"
-#include "torch/train/tensor_file.h"
 
 namespace raffia::train {
 

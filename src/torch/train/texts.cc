@@ -15,10 +15,7 @@ namespace {
 constexpr size_t kEnoughForPieces = 1'000'000;  // bytes of text that are worth a SentencePiece vocabulary
 
 std::string read_one(const TrainOptions& options, const std::string& path) {
-  if (parse_tokenizer_spec(options.tokenizer == "auto" ? "char" : options.tokenizer).kind != "byte") return read_text_file(path);
-  std::string bytes = read_file(path);
-  if (bytes.empty()) throw FormatError(fmt::format("{}: the file is empty", path));
-  return bytes;
+  return read_for(parse_tokenizer_spec(options.tokenizer == "auto" ? "char" : options.tokenizer).kind, path);
 }
 
 // Where the last `share` of the text begins.
@@ -34,6 +31,25 @@ size_t split_at(std::string_view text, double share) {
 }
 
 }  // namespace
+
+std::string read_for(std::string_view kind, const std::filesystem::path& path) {
+  if (kind != "byte") return read_text_file(path);
+  std::string bytes = read_file(path);
+  if (bytes.empty()) throw FormatError(fmt::format("{}: the file is empty", path.string()));
+  return bytes;
+}
+
+ScoredText scored_text(const Tokenizer& tokenizer, std::string_view text) {
+  ScoredText scored{.ids = tokenizer.encode(text)};
+  scored.facts = count_text(text, static_cast<int64_t>(scored.ids.size()));
+  return scored;
+}
+
+Sequences encode_all(const Tokenizer& tokenizer, std::span<const std::string> texts) {
+  Sequences ids;
+  for (const std::string& text : texts) ids.push_back(tokenizer.encode(text));
+  return ids;
+}
 
 Texts read_texts(const TrainOptions& options) {
   require(!options.data.empty(), "--data is missing: the file to learn from");

@@ -1,13 +1,18 @@
-// Texts of a run from its options: what is learned from, what is evaluated on, and the tokenizer of both.
+// Texts as tokens: what a run learns from and is evaluated on, from its options, and the tokenizer of both.
 #ifndef RAFFIA_TORCH_TRAIN_TEXTS_H_
 #define RAFFIA_TORCH_TRAIN_TEXTS_H_
 
+#include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "io/tokenizer.h"
+#include "torch/train/data.h"
+#include "torch/train/evaluate.h"
 #include "torch/train/options.h"
 
 namespace raffia::train {
@@ -19,6 +24,18 @@ struct Texts {
 
 // Without options.valid, the end of options.data is evaluated on, from the start of a line if there is one near.
 Texts read_texts(const TrainOptions& options);
+
+// What a tokenizer of this kind reads: text that is checked to be text, or any bytes ("byte"). Not empty.
+std::string read_for(std::string_view kind, const std::filesystem::path& path);
+
+// A text as a model is scored on it.
+struct ScoredText {
+  std::vector<int32_t> ids;
+  TextFacts facts;
+};
+ScoredText scored_text(const Tokenizer& tokenizer, std::string_view text);
+
+Sequences encode_all(const Tokenizer& tokenizer, std::span<const std::string> texts);
 
 // A run that goes on has its tokenizer in options.out. A new one learns it from `texts`, and options.tokenizer says what it is.
 std::unique_ptr<Tokenizer> task_tokenizer(TrainOptions& options, bool goes_on, std::span<const std::string_view> texts);

@@ -106,13 +106,10 @@ class TranslateTask : public TrainingTask {
   }
 
   std::unique_ptr<PairBatches> batches(const TrainOptions& options, const ParallelText& text, Fingerprint* fingerprint) const {
-    Sequences sources, targets;
-    for (size_t i = 0; i < text.sources.size(); ++i) {
-      sources.push_back(tokenizer_->encode(text.sources[i]));
-      targets.push_back(tokenizer_->encode(text.targets[i]));
-      if (fingerprint == nullptr) continue;
-      fingerprint->add(sources.back());
-      fingerprint->add(targets.back());
+    Sequences sources = encode_all(*tokenizer_, text.sources), targets = encode_all(*tokenizer_, text.targets);
+    for (size_t i = 0; fingerprint != nullptr && i < sources.size(); ++i) {
+      fingerprint->add(sources[i]);
+      fingerprint->add(targets[i]);
     }
     return std::make_unique<PairBatches>(std::move(sources), std::move(targets),
                                          BatchOptions{.batch = options.batch, .longest = options.segment, .seed = options.seed},
@@ -135,10 +132,8 @@ class TranslateTask : public TrainingTask {
       const LossSum part = loss_of(data.batches->range(begin, std::min(data.batches->size(), begin + kPart)), 0);
       nll += {.nll = part.sum.item<double>(), .tokens = part.count};
     }
-    Sequences sources;
-    for (const std::string& text : std::span(data.text.sources).first(std::min(sentences, data.text.sources.size()))) {
-      sources.push_back(tokenizer_->encode(text));
-    }
+    const Sequences sources =
+        encode_all(*tokenizer_, std::span(data.text.sources).first(std::min(sentences, data.text.sources.size())));
     std::vector<std::string> translations;
     for (const auto& ids : translate_greedily(*model_, sources, {.progress = progress}))
       translations.push_back(tokenizer_->decode(ids));

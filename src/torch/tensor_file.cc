@@ -1,4 +1,4 @@
-#include "torch/train/tensor_file.h"
+#include "torch/tensor_file.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include "io/safetensors.h"
 #include "raffia/error.h"
 
-namespace raffia::train {
+namespace raffia {
 namespace {
 
 struct TypeName {
@@ -21,7 +21,8 @@ constexpr TypeName kTypes[] = {{at::kFloat, "F32"}, {at::kLong, "I64"}, {at::kBy
 
 }  // namespace
 
-void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors) {
+void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                  const std::map<std::string, std::string>& metadata) {
   std::vector<at::Tensor> kept;  // what the bytes below belong to
   std::vector<TensorToWrite> written;
   for (const auto& [name, tensor] : tensors) {
@@ -35,7 +36,7 @@ void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors
     written.push_back({name, type->name, plain.sizes().vec(),
                        std::span(static_cast<const std::byte*>(plain.data_ptr()), static_cast<size_t>(plain.nbytes()))});
   }
-  write_safetensors(path, written);
+  write_safetensors(path, written, metadata);
 }
 
 NamedTensors load_tensors(const std::filesystem::path& path) {
@@ -56,4 +57,4 @@ NamedTensors load_tensors(const std::filesystem::path& path) {
   return tensors;
 }
 
-}  // namespace raffia::train
+}  // namespace raffia

@@ -1,0 +1,24 @@
+// Tensors by name, in files: weights of models, parts of checkpoints.
+#ifndef RAFFIA_TORCH_TENSOR_FILE_H_
+#define RAFFIA_TORCH_TENSOR_FILE_H_
+
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace raffia {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+// float, int64, uint8 and bool tensors; every bit is kept.
+void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors,
+                  const std::map<std::string, std::string>& metadata = {});  // atomic
+NamedTensors load_tensors(const std::filesystem::path& path);                // throws IoError, FormatError
+
+}  // namespace raffia
+
+#endif  // RAFFIA_TORCH_TENSOR_FILE_H_
