@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "io/model_config.h"
+#include "raffia/model_config.h"
 #include "raffia/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

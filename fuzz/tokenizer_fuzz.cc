@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/tokenizer.h"
+#include "raffia/tokenizer.h"
 #include "raffia/error.h"
 
 namespace {

@@ -10,7 +10,7 @@
 
 #include "cli/flags.h"
 #include "cli/progress.h"
-#include "io/model_config.h"
+#include "raffia/model_config.h"
 #include "torch/train/evaluate.h"
 
 namespace raffia::cli {

@@ -13,7 +13,7 @@
 #include "cli/command.h"
 #include "cli/eval.h"
 #include "cli/table.h"
-#include "io/tokenizer.h"
+#include "raffia/tokenizer.h"
 #include "raffia/error.h"
 #include "torch/nn/models.h"
 #include "torch/tensor_file.h"

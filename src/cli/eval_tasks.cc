@@ -16,7 +16,7 @@
 #include "cli/table.h"
 #include "io/bleu.h"
 #include "io/datasets.h"
-#include "io/tokenizer.h"
+#include "raffia/tokenizer.h"
 #include "raffia/error.h"
 #include "torch/nn/models.h"
 #include "torch/train/data.h"

@@ -1,4 +1,4 @@
-#include "io/model_config.h"
+#include "raffia/model_config.h"
 
 #include <fmt/format.h>
 
@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::string_view kTasks[] = {"lm", "translate", "classify", "image"};
 constexpr std::string_view kPositions[] = {"none", "rotary", "learned"};
+constexpr std::string_view kNorms[] = {"layer", "rms"};
+constexpr std::string_view kFeedForwards[] = {"gelu", "swiglu"};
 
 // Far above any model that fits a machine: a file cannot make its reader ask for absurd memory.
 constexpr int64_t kMostBytesOfFile = 1 << 20;
@@ -75,7 +77,13 @@ class Checks {
     within("width", c_.width, 1, kMostWidth);
     within("heads", c_.heads, 1, c_.width);
     if (c_.width % c_.heads != 0) refuse("heads", "is {}, expected a divisor of the width, {}", c_.heads, c_.width);
+    within("kv_heads", c_.kv_heads, 0, c_.heads);
+    if (c_.heads % c_.key_heads() != 0)
+      refuse("kv_heads", "is {}, expected a divisor of the heads, {}, or 0", c_.kv_heads, c_.heads);
     within("layers", c_.layers, 1, kMostLayers);
+    if (c_.norm > Norm::rms) refuse("norm", "is {}, which is none", static_cast<int>(c_.norm));
+    within("norm_eps", c_.norm_eps, 1e-12, 1.0);
+    if (c_.feed_forward > FeedForward::swiglu) refuse("feed_forward", "is {}, which is none", static_cast<int>(c_.feed_forward));
     within("ffn", c_.ffn, 0, 16 * kMostWidth);
     within("conv", c_.conv, 0, kMostConv);
     within("pool", c_.pool, 0, kMostPool);
@@ -117,6 +125,7 @@ class Checks {
       absent("channels", c_.channels);
       absent("patch", c_.patch);
     }
+    if (labels && !c_.tied) refuse("tied", "is false, expected true: task {} has no logits of tokens", name_of(c_.task));
     if (labels) {
       within("classes", c_.classes, 2, kMostClasses);
     } else {
@@ -170,7 +179,7 @@ class Checks {
     for (const Estimator& estimator : c_.estimators)
       samples = std::max({samples, estimator.samples.value_or(0), estimator.features});
     per_layer += 2 * width * static_cast<double>(samples);
-    const double rows = static_cast<double>(c_.vocabulary + c_.max_length + 4 * c_.classes) +
+    const double rows = static_cast<double>((c_.tied ? 1 : 2) * c_.vocabulary + c_.max_length + 4 * c_.classes) +
                         static_cast<double>(c_.channels * c_.patch * c_.patch) +
                         (c_.patch > 0 ? std::pow(static_cast<double>(c_.image_size / c_.patch), 2) : 0);
     if (const double total = width * rows + 2 * static_cast<double>(c_.layers) * per_layer; total > kMostParameters) {
@@ -210,8 +219,16 @@ std::string_view name_of(Task task) { return task <= Task::image ? kTasks[static
 std::string_view name_of(Positions positions) {
   return positions <= Positions::learned ? kPositions[static_cast<size_t>(positions)] : "unknown";
 }
+std::string_view name_of(Norm norm) { return norm <= Norm::rms ? kNorms[static_cast<size_t>(norm)] : "unknown"; }
+std::string_view name_of(FeedForward feed_forward) {
+  return feed_forward <= FeedForward::swiglu ? kFeedForwards[static_cast<size_t>(feed_forward)] : "unknown";
+}
 Task parse_task(std::string_view name) { return parse_name<Task>(kTasks, name, "parse_task"); }
 Positions parse_positions(std::string_view name) { return parse_name<Positions>(kPositions, name, "parse_positions"); }
+Norm parse_norm(std::string_view name) { return parse_name<Norm>(kNorms, name, "parse_norm"); }
+FeedForward parse_feed_forward(std::string_view name) {
+  return parse_name<FeedForward>(kFeedForwards, name, "parse_feed_forward");
+}
 
 const Estimator& ModelConfig::estimator(int64_t layer) const {
   return estimators.size() == 1 ? estimators.front() : estimators.at(static_cast<size_t>(layer));
@@ -225,8 +242,14 @@ std::string to_json(const ModelConfig& config) {
   json["vocabulary"] = config.vocabulary;
   json["width"] = config.width;
   json["heads"] = config.heads;
+  json["kv_heads"] = config.kv_heads;
   json["layers"] = config.layers;
   json["ffn"] = config.ffn;
+  json["norm"] = name_of(config.norm);
+  json["norm_eps"] = config.norm_eps;
+  json["feed_forward"] = name_of(config.feed_forward);
+  json["bias"] = config.bias;
+  json["tied"] = config.tied;
   json["estimators"] = nlohmann::ordered_json::array();
   for (const Estimator& estimator : config.estimators) json["estimators"].push_back(to_string(estimator));
   json["cross"] = to_string(config.cross);
@@ -259,8 +282,14 @@ ModelConfig model_config_from_json(std::string_view text, std::string_view where
   config.vocabulary = integer("vocabulary");
   config.width = integer("width");
   config.heads = integer("heads");
+  config.kv_heads = integer("kv_heads");
   config.layers = integer("layers");
   config.ffn = integer("ffn");
+  config.norm = named_field(fields, "norm", parse_norm);
+  config.norm_eps = number("norm_eps");
+  config.feed_forward = named_field(fields, "feed_forward", parse_feed_forward);
+  config.bias = fields.truth("bias");
+  config.tied = fields.truth("tied");
   for (const std::string& entry : fields.strings("estimators")) {
     config.estimators.push_back(estimator_field(fields, "estimators", entry));
   }

@@ -1,5 +1,5 @@
 // What all tokenizers share: their names, the file that says which one it is, the checks of training text.
-#include "io/tokenizer.h"
+#include "raffia/tokenizer.h"
 
 #include <fmt/format.h>
 

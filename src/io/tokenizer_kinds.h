@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "io/json_fields.h"
-#include "io/tokenizer.h"
+#include "raffia/tokenizer.h"
 
 namespace raffia {
 

@@ -1,4 +1,4 @@
-#include "io/model_config.h"
+#include "raffia/model_config.h"
 
 #include <gtest/gtest.h>
 
@@ -23,8 +23,14 @@ ModelConfig unusual() {
           .vocabulary = 4000,
           .width = 96,
           .heads = 6,
+          .kv_heads = 2,
           .layers = 3,
           .ffn = 100,
+          .norm = Norm::rms,
+          .norm_eps = 1e-6,
+          .feed_forward = FeedForward::swiglu,
+          .bias = false,
+          .tied = false,
           .estimators = {parse_estimator("rfa:samples=32"), parse_estimator("rfa_gate:seed=9"), parse_estimator("softmax")},
           .cross = parse_estimator("lara:samples=16"),
           .positions = Positions::learned,
@@ -99,6 +105,9 @@ TEST(ModelConfig, ValuesThatMakeNoModelAreRefusedByField) {
       {"width", [](ModelConfig& c) { c.width = int64_t{1} << 40; }},
       {"heads", [](ModelConfig& c) { c.heads = 5; }},
       {"heads", [](ModelConfig& c) { c.heads = -4; }},
+      {"kv_heads", [](ModelConfig& c) { c.kv_heads = 3; }},
+      {"kv_heads", [](ModelConfig& c) { c.kv_heads = 8; }},
+      {"norm_eps", [](ModelConfig& c) { c.norm_eps = 0; }},
       {"layers", [](ModelConfig& c) { c.layers = 0; }},
       {"layers", [](ModelConfig& c) { c.layers = 1 << 20; }},
       {"ffn", [](ModelConfig& c) { c.ffn = -1; }},

@@ -1,4 +1,4 @@
-#include "io/tokenizer.h"
+#include "raffia/tokenizer.h"
 
 #include <gtest/gtest.h>
 

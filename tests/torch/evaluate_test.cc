@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "io/tokenizer.h"
+#include "raffia/tokenizer.h"
 #include "raffia/error.h"
 
 namespace raffia::train {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "io/safetensors.h"
-#include "io/tokenizer.h"
+#include "raffia/tokenizer.h"
 #include "raffia/error.h"
 #include "torch/nn/models.h"
 #include "torch/nn_case.h"

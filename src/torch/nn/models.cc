@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "core/check.h"
-#include "io/tokenizer.h"
+#include "raffia/tokenizer.h"
 #include "torch/nn/pieces.h"
 
 namespace raffia::nn {

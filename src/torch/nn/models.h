@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "io/model_config.h"
+#include "raffia/model_config.h"
 #include "raffia/torch/nn.h"
 #include "torch/nn/stack.h"
 

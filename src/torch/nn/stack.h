@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "io/model_config.h"
+#include "raffia/model_config.h"
 #include "raffia/torch/nn.h"
 
 namespace raffia::nn {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "io/datasets.h"
-#include "io/tokenizer.h"
+#include "raffia/tokenizer.h"
 
 namespace raffia::train {
 

@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/model_config.h"
+#include "raffia/model_config.h"
 #include "torch/nn/models.h"
 
 namespace raffia::train {

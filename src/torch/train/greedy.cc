@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/check.h"
-#include "io/tokenizer.h"
+#include "raffia/tokenizer.h"
 #include "torch/train/evaluate.h"
 
 namespace raffia::train {

@@ -12,7 +12,7 @@
 
 #include "core/check.h"
 #include "io/text.h"
-#include "io/tokenizer.h"
+#include "raffia/tokenizer.h"
 #include "raffia/error.h"
 #include "torch/train/data.h"
 #include "torch/train/distributed.h"

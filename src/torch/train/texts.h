@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/tokenizer.h"
+#include "raffia/tokenizer.h"
 #include "torch/train/data.h"
 #include "torch/train/evaluate.h"
 #include "torch/train/options.h"

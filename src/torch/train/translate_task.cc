@@ -13,7 +13,7 @@
 #include "io/bleu.h"
 #include "io/datasets.h"
 #include "io/text.h"
-#include "io/tokenizer.h"
+#include "raffia/tokenizer.h"
 #include "torch/train/data.h"
 #include "torch/train/fingerprint.h"
 #include "torch/train/labels.h"

@@ -1,6 +1,6 @@
 // Text to token ids and back: bytes, characters, words, SentencePiece. One file in the model directory says which, and holds it.
-#ifndef RAFFIA_IO_TOKENIZER_H_
-#define RAFFIA_IO_TOKENIZER_H_
+#ifndef RAFFIA_TOKENIZER_H_
+#define RAFFIA_TOKENIZER_H_
 
 #include <cstdint>
 #include <filesystem>
@@ -20,7 +20,7 @@ struct TokenizerSpec {
 TokenizerSpec parse_tokenizer_spec(std::string_view text);  // throws InvalidArgument
 
 // A value without moving parts: safe to use from several threads. Ids 0, 1, 2 and 3 are pad, unknown, begin and end in every
-// kind.
+// kind that is learned here; vocabularies from elsewhere have ids of their own.
 class Tokenizer {
  public:
   static constexpr int32_t kPad = 0, kUnknown = 1, kBegin = 2, kEnd = 3;
@@ -31,6 +31,10 @@ class Tokenizer {
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;  // no begin, no end
   virtual std::string decode(std::span<const int32_t> ids) const = 0;    // special ids leave no trace; throws for others
   virtual void save(const std::filesystem::path& directory) const = 0;   // atomic
+
+  virtual int32_t begin() const { return kBegin; }     // -1: there is none
+  virtual int32_t end() const { return kEnd; }         // likewise
+  virtual bool begins_texts() const { return false; }  // language models over this vocabulary saw begin() before each text
 
   // Of all that decides what ids mean: a state or checkpoint refuses another tokenizer.
   virtual uint64_t fingerprint() const = 0;
@@ -47,4 +51,4 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view text, const std:
 
 }  // namespace raffia
 
-#endif  // RAFFIA_IO_TOKENIZER_H_
+#endif  // RAFFIA_TOKENIZER_H_

@@ -1,6 +1,6 @@
 // config.json of a model directory: what a model is made of. The trainer writes it, the runtime reads it; neither guesses.
-#ifndef RAFFIA_IO_MODEL_CONFIG_H_
-#define RAFFIA_IO_MODEL_CONFIG_H_
+#ifndef RAFFIA_MODEL_CONFIG_H_
+#define RAFFIA_MODEL_CONFIG_H_
 
 #include <cstdint>
 #include <filesystem>
@@ -14,19 +14,31 @@ namespace raffia {
 
 enum class Task : uint8_t { lm, translate, classify, image };
 enum class Positions : uint8_t { none, rotary, learned };
+enum class Norm : uint8_t { layer, rms };           // mean and variance, or mean square alone
+enum class FeedForward : uint8_t { gelu, swiglu };  // down(gelu(up x)), or down(silu(gate x) o up x)
 
 std::string_view name_of(Task task);
 std::string_view name_of(Positions positions);
+std::string_view name_of(Norm norm);
+std::string_view name_of(FeedForward feed_forward);
 Task parse_task(std::string_view name);            // throws InvalidArgument and lists the names
 Positions parse_positions(std::string_view name);  // likewise
+Norm parse_norm(std::string_view name);
+FeedForward parse_feed_forward(std::string_view name);
 
 struct ModelConfig {
   Task task = Task::lm;
   int64_t vocabulary = 0;  // of the tokenizer; 0 for images. translate: source and target share it
   int64_t width = 256;     // E
   int64_t heads = 4;       // H; width / heads is d
+  int64_t kv_heads = 0;    // G, a divisor of H: each key and value head serves H / G query heads; 0: H
   int64_t layers = 4;      // of the decoder (lm), of the encoder and of the decoder each (translate), of the encoder
   int64_t ffn = 0;         // inner width of the feed-forward part; 0: 4 * width
+  Norm norm = Norm::layer;
+  double norm_eps = 1e-5;
+  FeedForward feed_forward = FeedForward::gelu;
+  bool bias = true;  // of the linear layers of attention and feed-forward part (gates always have one)
+  bool tied = true;  // lm, translate: logits are h embedding^T; else h output^T, a matrix of its own
   // One for all layers, or one per layer. translate: of self attention in encoder (bidirectional) and decoder (causal).
   std::vector<Estimator> estimators = {};
   Estimator cross = {};  // translate: the decoder's attention to the source
@@ -48,6 +60,7 @@ struct ModelConfig {
   bool operator==(const ModelConfig&) const = default;
 
   int64_t head_dim() const { return width / heads; }
+  int64_t key_heads() const { return kv_heads == 0 ? heads : kv_heads; }
   int64_t ffn_width() const { return ffn == 0 ? 4 * width : ffn; }
   const Estimator& estimator(int64_t layer) const;  // of this layer
 
@@ -62,4 +75,4 @@ ModelConfig load_model_config(const std::filesystem::path& path);
 
 }  // namespace raffia
 
-#endif  // RAFFIA_IO_MODEL_CONFIG_H_
+#endif  // RAFFIA_MODEL_CONFIG_H_
