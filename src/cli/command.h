@@ -12,7 +12,7 @@ using Run = std::function<void()>;
 
 Run add_approx(CLI::App& app);
 Run add_bench_attention(CLI::App& app);
-Run add_bench_decode(CLI::App& app);
+Run add_bench_step(CLI::App& app);
 Run add_info(CLI::App& app);
 
 // Flags that are fine one by one and do not fit together: exit code 2, like any other bad usage.

@@ -1,4 +1,4 @@
-// raffia bench decode: one token for each session, at a given depth.
+// raffia bench step: attention of one token for each session, at a given depth.
 #include <memory>
 #include <string>
 #include <vector>
@@ -101,7 +101,7 @@ BenchGroup group_at(const BenchOptions& options, int64_t depth) {
 
 }  // namespace
 
-Run add_bench_decode(CLI::App& app) {
+Run add_bench_step(CLI::App& app) {
   const auto options = std::make_shared<BenchOptions>(BenchOptions{.ops = {Op::softmax, Op::rfa_gate},
                                                                    .inputs = {Input::features, Input::qk},
                                                                    .lengths = {512, 2048, 8192, 32768},
