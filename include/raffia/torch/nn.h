@@ -29,6 +29,7 @@ using at::Tensor;
 struct AttentionOptions {
   int64_t embed_dim = 256;   // E
   int64_t num_heads = 4;     // H; E / H is the size of a head, d
+  int64_t num_kv_heads = 0;  // G, a divisor of H: each key and value head serves H / G query heads; 0: H
   Estimator estimator = {};  // parse_estimator("rfa_gate"); its seed counts, its layer and draw are named below
   bool causal = false;       // self attention that never looks ahead; else self or cross attention
   bool bias = true;          // of the projections
@@ -38,15 +39,18 @@ struct AttentionOptions {
   bool head_norm = false;             // RMS norm, with a weight, of each head's output
   bool learned_sigma = true;          // random maps
   int64_t pool = 200;                 // matrices that training draws from; 0: the fixed one, always
-  double span_min = 0, span_max = 0;  // gates: spans 1 / (1 - g) of the heads at first; 0: 2..256, hybrid 16..512
+  double span_min = 0, span_max = 0;  // gates: spans 1 / (1 - g) of the key heads at first; 0: 2..256, hybrid 16..512
   uint32_t layer = 0;                 // names the stream of random numbers, with estimator.seed
+
+  int64_t head_dim() const { return embed_dim / num_heads; }
+  int64_t key_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }
 };
 
 // What a causal attention remembers between calls. Empty at first; B comes first in every tensor.
 struct AttentionState {
   Tensor memory = {};             // state of the estimator; undefined: empty
-  Tensor keys = {}, values = {};  // softmax, window, ra: what is still visible, [B, T, H, d]
-  Tensor tail = {};               // inputs of the short convolution that the next token needs, [B, conv - 1, 3 E]
+  Tensor keys = {}, values = {};  // softmax, window, ra: what is still visible, [B, T, G, d]
+  Tensor tail = {};               // inputs of the short convolution that the next token needs, [B, conv - 1, E + 2 G d]
   int64_t position = 0;           // tokens seen
 
   AttentionState detached() const;
@@ -62,7 +66,7 @@ struct ForwardOptions {
 struct Monitor {
   double sigma = 0;                // mean over heads and dimensions; 0 without random map
   double clamp_rate = 0;           // of denominators
-  std::vector<double> spans = {};  // mean 1 / (1 - g) per head; empty without gate
+  std::vector<double> spans = {};  // mean 1 / (1 - g) per key head; empty without gate
 };
 
 // One sequence whose tokens are split over processes, in order: how an attention learns what the slices before its own hold.
@@ -90,7 +94,7 @@ class AttentionImpl : public torch::nn::Module {
   const AttentionOptions& options() const { return options_; }
   virtual Monitor monitor() const;
 
-  // q, k, v of the last forward pass as the estimator saw them, [B, T, H, d], if asked to keep them: for --dump-qkv.
+  // q [B, T, H, d], k, v [B, T, G, d] of the last forward pass as the estimator saw them, if asked to keep them.
   void keep_qkv(bool keep);
   std::vector<Tensor> kept_qkv() const { return kept_qkv_; }
 
@@ -100,7 +104,7 @@ class AttentionImpl : public torch::nn::Module {
  protected:
   explicit AttentionImpl(const AttentionOptions& options);
 
-  // Heads split off and positions applied: q [B, Tq, H, d], k, v [B, Tk, H, d] -> [B, Tq, H, d].
+  // Heads split off and positions applied: q [B, Tq, H, d], k, v [B, Tk, G, d] -> [B, Tq, H, d].
   struct Heads {
     Tensor q, k, v;
     Tensor q_plain, k_plain;  // without rotary positions (the same tensors where there are none)
@@ -114,7 +118,7 @@ class AttentionImpl : public torch::nn::Module {
   // The estimator with the stream of random numbers of this layer and of the current draw.
   Estimator current_estimator() const;
 
-  int64_t head_dim() const { return options_.embed_dim / options_.num_heads; }
+  int64_t head_dim() const { return options_.head_dim(); }
   SequenceSplit* split() const { return split_.get(); }
 
   AttentionOptions options_;
@@ -124,7 +128,7 @@ class AttentionImpl : public torch::nn::Module {
   void check(const Tensor& query, const Tensor& key, const Tensor& value, const ForwardOptions& options) const;
 
   torch::nn::Linear q_proj_ = nullptr, k_proj_ = nullptr, v_proj_ = nullptr, out_proj_ = nullptr;
-  Tensor conv_q_, conv_k_, conv_v_;  // [E, conv]
+  Tensor conv_q_, conv_k_, conv_v_;  // [E, conv], [G d, conv] of keys and values
   Tensor head_norm_;                 // [H, d]
   uint64_t draw_ = 0;
   bool keeps_qkv_ = false;
@@ -149,8 +153,8 @@ class AttentionMapImpl : public torch::nn::Module {
 
   AttentionOptions options_;
   MapKind kind_;
-  Tensor draws_, sigma_;             // [H, D, d], [H, d]
-  Tensor weight_, bias_;             // [H, F, d], [H, F]
+  Tensor draws_, sigma_;             // [G, D, d], [G, d]
+  Tensor weight_, bias_;             // [G, F, d], [G, F]
   std::map<uint32_t, Tensor> pool_;  // the draws that training has met
 };
 TORCH_MODULE(AttentionMap);
@@ -179,14 +183,14 @@ class RandomFeatureAttentionImpl : public AttentionImpl {
 };
 TORCH_MODULE(RandomFeatureAttention);
 
-// What rfa_gate and hybrid share: a map, and a gate per head that reads the input.
+// What rfa_gate and hybrid share: a map, and a gate per key head that reads the input.
 class GatedAttentionImpl : public AttentionImpl {
  public:
   Monitor monitor() const override;
 
  protected:
   GatedAttentionImpl(const AttentionOptions& options, double span_min, double span_max);
-  Tensor gate_logits(const Heads& heads);  // [B, T, H]
+  Tensor gate_logits(const Heads& heads);  // [B, T, G]
 
   AttentionMap map_ = nullptr;
 

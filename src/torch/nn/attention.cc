@@ -31,6 +31,9 @@ AttentionImpl::AttentionImpl(const AttentionOptions& options) : options_(options
   const Estimator& estimator = options.estimator;
   require(heads >= 1 && width >= 1 && width % heads == 0,
           "Attention: embed_dim is {} and num_heads {}, expected a positive multiple of the number of heads", width, heads);
+  const int64_t key_heads = options.key_heads(), key_width = key_heads * head_dim();
+  require(key_heads >= 1 && heads % key_heads == 0,
+          "Attention: num_kv_heads is {}, expected a divisor of the {} heads, or 0 for as many", options.num_kv_heads, heads);
   require(!options.rotary || head_dim() % 2 == 0, "Attention: a head is {} wide, expected an even size (rotary positions)",
           head_dim());
   require(!options.causal || estimator.supports_causal(), "Attention: {} is bidirectional, expected causal to be false",
@@ -45,15 +48,18 @@ AttentionImpl::AttentionImpl(const AttentionOptions& options) : options_(options
           "Attention: {} names its layer or draw, expected neither (AttentionOptions::layer and redraw() do)",
           to_string(estimator));
   q_proj_ = register_module("q_proj", make_linear(width, width, options.bias));
-  k_proj_ = register_module("k_proj", make_linear(width, width, options.bias));
-  v_proj_ = register_module("v_proj", make_linear(width, width, options.bias));
+  k_proj_ = register_module("k_proj", make_linear(width, key_width, options.bias));
+  v_proj_ = register_module("v_proj", make_linear(width, key_width, options.bias));
   out_proj_ = register_module("out_proj", make_linear(width, width, options.bias));
   if (options.conv > 0) {
-    Tensor identity = at::zeros({width, options.conv});
-    identity.select(1, options.conv - 1).fill_(1);
-    conv_q_ = register_parameter("conv_q", identity.clone());
-    conv_k_ = register_parameter("conv_k", identity.clone());
-    conv_v_ = register_parameter("conv_v", identity.clone());
+    const auto identity = [&](int64_t columns) {
+      Tensor taps = at::zeros({columns, options.conv});
+      taps.select(1, options.conv - 1).fill_(1);
+      return taps;
+    };
+    conv_q_ = register_parameter("conv_q", identity(width));
+    conv_k_ = register_parameter("conv_k", identity(key_width));
+    conv_v_ = register_parameter("conv_v", identity(key_width));
   }
   if (options.head_norm) head_norm_ = register_parameter("head_norm", at::ones({heads, head_dim()}));
 }
@@ -92,20 +98,20 @@ void AttentionImpl::check(const Tensor& query, const Tensor& key, const Tensor& 
 Tensor AttentionImpl::forward(const Tensor& query, const Tensor& key, const Tensor& value, const ForwardOptions& options) {
   check(query, key, value, options);
   AttentionState* const state = options.state;
-  const int64_t batch = query.size(0), width = options_.embed_dim;
+  const int64_t batch = query.size(0), width = options_.embed_dim, key_width = options_.key_heads() * head_dim();
 
-  Tensor q = q_proj_(query), k = k_proj_(key), v = v_proj_(value);  // [B, T, E]
+  Tensor q = q_proj_(query), k = k_proj_(key), v = v_proj_(value);  // [B, T, E], [B, T, G d]
   Heads heads{.q = {}, .k = {}, .v = {}, .q_plain = {}, .k_plain = {}, .input = key, .valid = {}};
   if (options.key_padding_mask.defined()) heads.valid = options.key_padding_mask.logical_not();
 
   Tensor next_tail;
   if (options_.conv > 0) {
-    Tensor all = at::cat({q, k, v}, 2);  // [B, T, 3 E]
+    Tensor all = at::cat({q, k, v}, 2);  // [B, T, E + 2 G d]
     // Tokens that are not there must not reach later ones through the convolution either.
     if (heads.valid.defined()) all = all.masked_fill(options.key_padding_mask.unsqueeze(2), 0);
     const int64_t kept = options_.conv - 1;
     Tensor before = state != nullptr && state->tail.defined() ? state->tail.to(all.scalar_type())
-                                                              : at::zeros({batch, kept, 3 * width}, all.options());
+                                                              : at::zeros({batch, kept, all.size(2)}, all.options());
     if (split_ != nullptr) {
       require(all.size(1) >= kept, "Attention: a slice has {} tokens, expected {} or more (width of the convolution)",
               all.size(1), kept);
@@ -115,11 +121,11 @@ Tensor AttentionImpl::forward(const Tensor& query, const Tensor& key, const Tens
     next_tail = both.narrow(1, both.size(1) - kept, kept);
     const Tensor mixed = short_convolution(all, before, at::cat({conv_q_, conv_k_, conv_v_}, 0));
     q = mixed.narrow(2, 0, width);
-    k = mixed.narrow(2, width, width);
-    v = mixed.narrow(2, 2 * width, width);
+    k = mixed.narrow(2, width, key_width);
+    v = mixed.narrow(2, width + key_width, key_width);
   }
 
-  const auto split_heads = [&](const Tensor& x) { return x.unflatten(2, {options_.num_heads, head_dim()}); };
+  const auto split_heads = [&](const Tensor& x) { return x.unflatten(2, {x.size(2) / head_dim(), head_dim()}); };
   heads.q_plain = heads.q = split_heads(q);
   heads.k_plain = heads.k = split_heads(k);
   heads.v = split_heads(v);
@@ -136,7 +142,7 @@ Tensor AttentionImpl::forward(const Tensor& query, const Tensor& key, const Tens
     if (next_tail.defined()) state->tail = next_tail.clone();
     state->position += query.size(1);
   }
-  if (options_.head_norm) out = normalise_heads(out, head_norm_);
+  if (options_.head_norm) out = rms_norm(out, head_norm_, kHeadNormEpsilon);
   return out_proj_(out.flatten(2));
 }
 

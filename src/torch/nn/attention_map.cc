@@ -13,7 +13,7 @@ int64_t rows_of(const AttentionOptions& options) { return options.estimator.samp
 }  // namespace
 
 AttentionMapImpl::AttentionMapImpl(const AttentionOptions& options) : options_(options), kind_(options.estimator.map) {
-  const int64_t heads = options.num_heads, dim = options.embed_dim / heads, rows = rows_of(options);
+  const int64_t heads = options.key_heads(), dim = options.head_dim(), rows = rows_of(options);
   switch (kind_) {
     case MapKind::identity:
     case MapKind::elu:
@@ -33,7 +33,7 @@ AttentionMapImpl::AttentionMapImpl(const AttentionOptions& options) : options_(o
 }
 
 Tensor AttentionMapImpl::drawn(uint32_t draw) const {
-  const int64_t heads = options_.num_heads, dim = options_.embed_dim / heads, rows = rows_of(options_);
+  const int64_t heads = options_.key_heads(), dim = options_.head_dim(), rows = rows_of(options_);
   const Tensor all = at::empty({heads, rows, dim}, at::kFloat);
   for (int64_t head = 0; head < heads; ++head) {
     const StreamKey key{options_.estimator.seed, options_.layer, static_cast<uint32_t>(head), draw};

@@ -61,10 +61,10 @@ Monitor RandomFeatureAttentionImpl::monitor() const {
 
 GatedAttentionImpl::GatedAttentionImpl(const AttentionOptions& options, double span_min, double span_max)
     : AttentionImpl(options), map_(register_module("map", AttentionMap(options))) {
-  gate_ = register_module("gate", torch::nn::Linear(options.embed_dim, options.num_heads));
+  gate_ = register_module("gate", torch::nn::Linear(options.embed_dim, options.key_heads()));
   torch::nn::init::zeros_(gate_->weight);
   const at::NoGradGuard no_grad;
-  gate_->bias.copy_(bias_of_spans(options.num_heads, options.span_min > 0 ? options.span_min : span_min,
+  gate_->bias.copy_(bias_of_spans(options.key_heads(), options.span_min > 0 ? options.span_min : span_min,
                                   options.span_max > 0 ? options.span_max : span_max));
 }
 

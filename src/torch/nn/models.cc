@@ -16,6 +16,13 @@ torch::nn::Embedding make_embedding(const ModelConfig& config) {
   return embedding;
 }
 
+torch::nn::Linear make_output(const ModelConfig& config) { return make_linear(config.width, config.vocabulary, false); }
+
+// What gives logits: [vocabulary, E].
+const Tensor& output_matrix(const torch::nn::Embedding& embedding, const torch::nn::Linear& output) {
+  return output.is_empty() ? embedding->weight : output->weight;
+}
+
 int64_t learned_positions(const ModelConfig& config) { return config.positions == Positions::learned ? config.max_length : 0; }
 
 // A config that was made in memory is checked as one from a file.
@@ -77,6 +84,7 @@ LanguageModelImpl::LanguageModelImpl(const ModelConfig& config) : ModelImpl(chec
   embedding_ = register_module("embedding", make_embedding(config));
   decoder_ =
       register_module("decoder", Stack(config, StackOptions{.causal = true, .learned_positions = learned_positions(config)}));
+  if (!config.tied) output_ = register_module("output", make_output(config));
 }
 
 Tensor LanguageModelImpl::hidden(const Tensor& ids, ModelState* state) {
@@ -84,7 +92,7 @@ Tensor LanguageModelImpl::hidden(const Tensor& ids, ModelState* state) {
   return decoder_(embedding_(ids), Surroundings{}, state);
 }
 
-Tensor LanguageModelImpl::logits(const Tensor& hidden) { return torch::linear(hidden, embedding_->weight); }
+Tensor LanguageModelImpl::logits(const Tensor& hidden) { return torch::linear(hidden, output_matrix(embedding_, output_)); }
 
 Tensor LanguageModelImpl::forward(const Tensor& ids, ModelState* state) { return logits(hidden(ids, state)); }
 
@@ -96,6 +104,7 @@ TranslatorImpl::TranslatorImpl(const ModelConfig& config) : ModelImpl(checked(co
                                                                    .cross = true,
                                                                    .learned_positions = positions,
                                                                    .first_layer = static_cast<uint32_t>(config.layers)}));
+  if (!config.tied) output_ = register_module("output", make_output(config));
 }
 
 Tensor TranslatorImpl::encode(const Tensor& source) {
@@ -108,7 +117,7 @@ Tensor TranslatorImpl::decode(const Tensor& target, const Tensor& encoded, const
   check_ids("source", source);
   // Padding of targets comes after their tokens, which never see it.
   const Surroundings around{.context = encoded, .context_padding = padding_of(source)};
-  return torch::linear(decoder_(embedding_(target), around, state), embedding_->weight);
+  return torch::linear(decoder_(embedding_(target), around, state), output_matrix(embedding_, output_));
 }
 
 Tensor TranslatorImpl::forward(const Tensor& source, const Tensor& target) { return decode(target, encode(source), source); }

@@ -32,7 +32,7 @@ class ModelImpl : public torch::nn::Module {
   ModelConfig config_;
 };
 
-// ids [B, T] int64 -> logits [B, T, vocabulary]; embeddings are tied.
+// ids [B, T] int64 -> logits [B, T, vocabulary]; embeddings are tied, or the output has a matrix of its own.
 class LanguageModelImpl : public ModelImpl {
  public:
   explicit LanguageModelImpl(const ModelConfig& config);
@@ -43,6 +43,7 @@ class LanguageModelImpl : public ModelImpl {
 
  private:
   torch::nn::Embedding embedding_ = nullptr;
+  torch::nn::Linear output_ = nullptr;  // where embeddings are not tied
   Stack decoder_ = nullptr;
 };
 
@@ -58,6 +59,7 @@ class TranslatorImpl : public ModelImpl {
 
  private:
   torch::nn::Embedding embedding_ = nullptr;
+  torch::nn::Linear output_ = nullptr;  // where embeddings are not tied
   Stack encoder_ = nullptr, decoder_ = nullptr;
 };
 

@@ -37,10 +37,20 @@ Tensor short_convolution(const Tensor& x, const Tensor& before, const Tensor& we
   return y;
 }
 
-Tensor normalise_heads(const Tensor& x, const Tensor& weight) {
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon) {
   const Tensor wide = x.scalar_type() == at::kBFloat16 ? x.to(at::kFloat) : x;
-  const Tensor scale = at::rsqrt(wide.square().mean(3, true) + kHeadNormEpsilon);
+  const Tensor scale = at::rsqrt(wide.square().mean(-1, true) + epsilon);
   return (wide * scale * weight).to(x.scalar_type());
+}
+
+NormImpl::NormImpl(int64_t width, raffia::Norm kind, double epsilon)
+    : epsilon_(epsilon), weight_(register_parameter("weight", at::ones({width}))) {
+  if (kind == raffia::Norm::layer) bias_ = register_parameter("bias", at::zeros({width}));
+}
+
+Tensor NormImpl::forward(const Tensor& x) {
+  if (!bias_.defined()) return rms_norm(x, weight_, epsilon_);
+  return torch::layer_norm(x, {x.size(-1)}, weight_, bias_, epsilon_);
 }
 
 Tensor as_parameter(const Tensor& parameter, const Tensor& q) {

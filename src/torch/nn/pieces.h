@@ -1,4 +1,4 @@
-// What attention modules do around their estimator: positions, short convolution, norm of heads, caches of keys.
+// What attention modules do around their estimator: positions, short convolution, norms, caches of keys.
 #ifndef RAFFIA_TORCH_NN_PIECES_H_
 #define RAFFIA_TORCH_NN_PIECES_H_
 
@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "raffia/model_config.h"
 #include "raffia/torch/nn.h"
 
 namespace raffia::nn {
@@ -31,9 +32,21 @@ class Rotary {
 // width].
 Tensor short_convolution(const Tensor& x, const Tensor& before, const Tensor& weight);
 
-// x [B, T, H, d] over the root of its mean square over d, times weight [H, d].
-Tensor normalise_heads(const Tensor& x, const Tensor& weight);
+// x [.., d] over the root of its mean square over d, times a weight that broadcasts: [d], or [H, d] for heads.
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon);
 constexpr double kHeadNormEpsilon = 1e-6;
+
+// The norm of a layer, x [B, T, E]: layer norm with weight and bias, or RMS norm with a weight.
+class NormImpl : public torch::nn::Module {
+ public:
+  NormImpl(int64_t width, raffia::Norm kind, double epsilon);
+  Tensor forward(const Tensor& x);
+
+ private:
+  double epsilon_;
+  Tensor weight_, bias_;  // [E]; no bias for RMS
+};
+TORCH_MODULE(Norm);
 
 // What ops want parameters and gates to be: double beside double inputs, else fp32.
 Tensor as_parameter(const Tensor& parameter, const Tensor& q);
@@ -43,7 +56,7 @@ bool is_step(const Tensor& q, const AttentionState* state);
 
 // The keys and values of a state with those of a call after them.
 struct KeyCache {
-  Tensor keys, values;  // [B, P + T, H, d]
+  Tensor keys, values;  // [B, P + T, G, d]
   int64_t past = 0;     // P
 };
 KeyCache with_past(const Tensor& k, const Tensor& v, const AttentionState& state);

@@ -12,8 +12,10 @@ namespace {
 AttentionOptions attention_options(const ModelConfig& config, const Estimator& estimator, bool causal, uint32_t layer) {
   AttentionOptions options{.embed_dim = config.width,
                            .num_heads = config.heads,
+                           .num_kv_heads = config.kv_heads,
                            .estimator = estimator,
                            .causal = causal,
+                           .bias = config.bias,
                            .rotary = config.positions == Positions::rotary && config.task != Task::image,
                            .rotary_base = config.rotary_base,
                            .conv = causal ? config.conv : 0,
@@ -53,12 +55,12 @@ Estimator encoder_estimator(const ModelConfig& config, int64_t layer) {
   }
 }
 
-torch::nn::LayerNorm make_norm(int64_t width) { return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})); }
+Norm make_norm(const ModelConfig& config) { return Norm(config.width, config.norm, config.norm_eps); }
 
 }  // namespace
 
 LayerImpl::LayerImpl(const ModelConfig& config, const Estimator& estimator, const StackOptions& options, uint32_t layer)
-    : dropout_(config.dropout), attention_norm_(make_norm(config.width)), ffn_norm_(make_norm(config.width)) {
+    : dropout_(config.dropout), attention_norm_(make_norm(config)), ffn_norm_(make_norm(config)) {
   const double branches = static_cast<double>(config.layers) * (options.cross ? 3 : 2);
   register_module("attention_norm", attention_norm_);
   attention_ = register_module("attention", make_attention(attention_options(config, estimator, options.causal, layer)));
@@ -66,13 +68,16 @@ LayerImpl::LayerImpl(const ModelConfig& config, const Estimator& estimator, cons
   if (options.cross) {
     AttentionOptions cross = attention_options(config, config.cross, false, layer + 1);
     cross.rotary = false;  // positions of two texts have no difference
-    cross_norm_ = register_module("cross_norm", make_norm(config.width));
+    cross_norm_ = register_module("cross_norm", make_norm(config));
     cross_ = register_module("cross", make_attention(cross));
     shrink(*cross_, "out_proj", 1 / std::sqrt(branches));
   }
   register_module("ffn_norm", ffn_norm_);
-  ffn_up_ = register_module("ffn_up", make_linear(config.width, config.ffn_width()));
-  ffn_down_ = register_module("ffn_down", make_linear(config.ffn_width(), config.width));
+  ffn_up_ = register_module("ffn_up", make_linear(config.width, config.ffn_width(), config.bias));
+  ffn_down_ = register_module("ffn_down", make_linear(config.ffn_width(), config.width, config.bias));
+  if (config.feed_forward == FeedForward::swiglu) {
+    ffn_gate_ = register_module("ffn_gate", make_linear(config.width, config.ffn_width(), config.bias));
+  }
   shrink(*this, "ffn_down", 1 / std::sqrt(branches));
 }
 
@@ -83,11 +88,16 @@ Tensor LayerImpl::forward(Tensor x, const Surroundings& around, AttentionState* 
     const ForwardOptions options{.key_padding_mask = around.context_padding};
     x = x + drop(cross_->forward(cross_norm_(x), around.context, around.context, options));
   }
-  return x + drop(ffn_down_(torch::gelu(ffn_up_(ffn_norm_(x)))));
+  return x + drop(feed_forward(ffn_norm_(x)));
+}
+
+Tensor LayerImpl::feed_forward(const Tensor& x) {
+  if (ffn_gate_.is_empty()) return ffn_down_(torch::gelu(ffn_up_(x)));
+  return ffn_down_(torch::silu(ffn_gate_(x)) * ffn_up_(x));
 }
 
 StackImpl::StackImpl(const ModelConfig& config, const StackOptions& options)
-    : dropout_(config.dropout), norm_(make_norm(config.width)) {
+    : dropout_(config.dropout), norm_(make_norm(config)) {
   if (options.learned_positions > 0) {
     positions_ = register_module("positions", torch::nn::Embedding(options.learned_positions, config.width));
     torch::nn::init::normal_(positions_->weight, 0, kInitialDeviation);

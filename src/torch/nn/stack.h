@@ -10,6 +10,7 @@
 
 #include "raffia/model_config.h"
 #include "raffia/torch/nn.h"
+#include "torch/nn/pieces.h"
 
 namespace raffia::nn {
 
@@ -35,10 +36,12 @@ class LayerImpl : public torch::nn::Module {
   Tensor forward(Tensor x, const Surroundings& around, AttentionState* state);
 
  private:
+  Tensor feed_forward(const Tensor& x);
+
   double dropout_;
-  torch::nn::LayerNorm attention_norm_, cross_norm_ = nullptr, ffn_norm_;
+  Norm attention_norm_, cross_norm_ = nullptr, ffn_norm_;
   Attention attention_, cross_;
-  torch::nn::Linear ffn_up_ = nullptr, ffn_down_ = nullptr;
+  torch::nn::Linear ffn_up_ = nullptr, ffn_down_ = nullptr, ffn_gate_ = nullptr;
 };
 TORCH_MODULE(Layer);
 
@@ -55,7 +58,7 @@ class StackImpl : public torch::nn::Module {
   double dropout_;
   torch::nn::Embedding positions_ = nullptr;
   std::vector<Layer> layers_;
-  torch::nn::LayerNorm norm_;
+  Norm norm_;
   std::shared_ptr<SequenceSplit> split_;  // where this process's tokens begin
 };
 TORCH_MODULE(Stack);

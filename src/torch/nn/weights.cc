@@ -30,6 +30,14 @@ void save_weights(const ModelImpl& model, const std::filesystem::path& path) {
 void load_weights(ModelImpl& model, const std::filesystem::path& path) {
   const Safetensors file = Safetensors::open(path);
   const auto tensors = tensors_of(model);
+  for (const auto& found : file.tensors()) {
+    if (found.dtype == "I8") {
+      throw FormatError(
+          fmt::format("{}: tensor \"{}\" is of 8 bits: quantised models are not trained nor evaluated here, expected "
+                      "the model that was quantised",
+                      path.string(), found.name));
+    }
+  }
   // All is checked before anything is changed.
   for (const auto& [name, tensor] : tensors) {
     const Safetensors::Tensor* found = file.find(name);

@@ -42,7 +42,7 @@ torch::optim::AdamWOptions adamw_options(const TrainOptions& options) {
 }  // namespace
 
 bool decays(const std::string& name, const at::Tensor& parameter) {
-  constexpr std::array kNever = {"norm", "bias", "sigma", "gate", "log_scale", "conv"};
+  constexpr std::array kNever = {"norm", "bias", "sigma", ".gate.", "log_scale", "conv"};
   return parameter.dim() >= 2 &&
          std::none_of(kNever.begin(), kNever.end(), [&](const char* part) { return name.find(part) != std::string::npos; });
 }
