@@ -88,7 +88,8 @@ Heads::Heads(const ModelConfig& config, const Estimator& estimator, WeightReader
 void Heads::answer(float* read, const Turn& turn, float* out) const {
   if (!head_norm_.empty()) {
     for_rows(turn, turn.rows, [&](int64_t begin, int64_t end) {
-      normalise_heads(read + begin * width(), end - begin, heads_, dim_, head_norm_.data(), kHeadNormEpsilon);
+      const MutView3 heads(read + begin * width(), {end - begin, heads_, dim_});
+      head_norm(heads, head_norm_, kHeadNormEpsilon, heads);
     });
   }
   multiply({{&out_, read, width(), out, width()}}, turn);
@@ -96,11 +97,8 @@ void Heads::answer(float* read, const Turn& turn, float* out) const {
 
 SelfAttention::SelfAttention(const ModelConfig& config, const Estimator& estimator, bool causal, WeightReader& weights,
                              const std::string& prefix)
-    : Heads(config, estimator, weights, prefix),
-      causal_(causal),
-      rotary_(config.positions == Positions::rotary && config.task != Task::image),
-      rotary_base_(config.rotary_base),
-      conv_(causal ? config.conv : 0) {
+    : Heads(config, estimator, weights, prefix), causal_(causal), conv_(causal ? config.conv : 0) {
+  if (config.positions == Positions::rotary && config.task != Task::image) rotary_.emplace(dim_, config.rotary_base);
   if (estimator.kind == EstimatorKind::rfa_gate || estimator.kind == EstimatorKind::hybrid) {
     gate_ = weights.linear(prefix + ".gate", key_heads_, width(), true);
   }
@@ -132,7 +130,7 @@ AttentionMemory SelfAttention::empty_memory() const {
       case EstimatorKind::rfa_gate:
         return State(*map_, {.batch = 1, .value_dim = dim_});
       case EstimatorKind::hybrid:
-        return WindowState(hybrid_state_shape(1, key_heads_, dim_, dim_, *map_, rotary_, hybrid_options(estimator_)));
+        return WindowState(hybrid_state_shape(1, key_heads_, dim_, dim_, *map_, rotary_.has_value(), hybrid_options(estimator_)));
       case EstimatorKind::lara:
         return WindowState(causal_lara_state_shape(1, heads_, key_heads_, dim_, dim_, causal_lara_options(estimator_)));
       case EstimatorKind::eva:
@@ -154,7 +152,8 @@ void SelfAttention::convolve(const Turn& turn, size_t index, Workspace& work) co
   const int64_t sequences = is_step ? turn.rows : 1, rows = is_step ? 1 : turn.rows;
   for (int64_t s = 0; s < sequences; ++s) {
     std::vector<float>& tail = (*turn.sessions[static_cast<size_t>(s)])[index].tail;
-    short_convolution(from + s * columns, rows, columns, taps_.data(), conv_, tail.data(), to + s * columns);
+    short_convolution(View2(from + s * columns, {rows, columns}), View2(taps_.data(), {conv_, columns}),
+                      MutView2(tail.data(), {conv_ - 1, columns}), MutView2(to + s * columns, {rows, columns}));
   }
 }
 
@@ -195,14 +194,14 @@ void SelfAttention::forward(const float* x, const Turn& turn, size_t index, Work
       in.q = heads_at(turned, heads_);
       in.k = heads_at(turned + width(), key_heads_);
     }
-    const int64_t half = dim_ / 2;
-    float *cos = work.cos.of(rows * half), *sin = work.sin.of(rows * half);
+    float* turns = work.turns.of(rows * dim_);
     for_rows(turn, rows, [&](int64_t begin, int64_t end) {
-      rotary_table(turn.positions.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), dim_, rotary_base_,
-                   cos + begin * half, sin + begin * half);
+      for (int64_t r = begin; r < end; ++r) {
+        rotary_->fill(turn.positions[static_cast<size_t>(r)], {turns + r * dim_, static_cast<size_t>(dim_)});
+      }
       // Heads of q and of k lie side by side.
-      rotate_heads(turned + begin * columns, end - begin, columns, heads_ + key_heads_, dim_, cos + begin * half,
-                   sin + begin * half);
+      const MutView3 heads(turned + begin * columns, {end - begin, heads_ + key_heads_, dim_}, {columns, dim_, 1});
+      rotate(heads, View2(turns + begin * dim_, {end - begin, dim_}), heads);
     });
   }
   switch (turn.form) {

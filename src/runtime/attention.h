@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/layer_ops.h"
 #include "raffia/estimator.h"
 #include "raffia/features.h"
 #include "raffia/model_config.h"
@@ -62,8 +63,8 @@ class SelfAttention : public Heads {
   int64_t rows_in_sight(int64_t next) const;  // of keys, before the token at position `next`
   HybridInputs hybrid_inputs(const Inputs& in, bool step) const;
 
-  bool causal_, rotary_;
-  double rotary_base_;
+  bool causal_;
+  std::optional<Rotary> rotary_;
   int64_t conv_;                  // width of the short convolution; 0: none
   std::vector<float> taps_;       // [conv, C]
   Linear gate_;                   // rfa_gate, hybrid

@@ -20,19 +20,23 @@ NormWeights read_norm(const ModelConfig& config, WeightReader& weights, const st
   return norm;
 }
 
+// x += branch, [rows, width]
 void add(const Turn& turn, const float* branch, int64_t rows, int64_t width, float* x) {
-  for_rows(turn, rows,
-           [&](int64_t begin, int64_t end) { add_rows(branch + begin * width, (end - begin) * width, x + begin * width); });
+  for_rows(turn, rows, [&](int64_t begin, int64_t end) {
+    add_rows(View2(branch + begin * width, {end - begin, width}), MutView2(x + begin * width, {end - begin, width}));
+  });
 }
 
 }  // namespace
 
 void NormWeights::apply(const float* x, int64_t rows, float* y) const {
   const auto width = static_cast<int64_t>(weight.size());
+  const View2 from(x, {rows, width});
+  const MutView2 to(y, {rows, width});
   if (bias.empty()) {
-    rms_norm(x, rows, width, weight.data(), eps, y);
+    rms_norm(from, weight, eps, to);
   } else {
-    layer_norm(x, rows, width, weight.data(), bias.data(), eps, y);
+    layer_norm(from, weight, bias, eps, to);
   }
 }
 
@@ -89,11 +93,16 @@ void Stack::feed_forward(const Layer& layer, float* x, const Turn& turn, Workspa
       float* gate = work.gate.of(part.rows * ffn_width_);
       multiply({{&layer.ffn_up, normed, width_, inner, ffn_width_}, {&*layer.ffn_gate, normed, width_, gate, ffn_width_}}, part);
       for_rows(part, part.rows, [&](int64_t from, int64_t to) {
-        swiglu(gate + from * ffn_width_, (to - from) * ffn_width_, inner + from * ffn_width_);
+        const Extents<2> shape{to - from, ffn_width_};
+        swiglu(View2(gate + from * ffn_width_, shape), View2(inner + from * ffn_width_, shape),
+               MutView2(inner + from * ffn_width_, shape));
       });
     } else {
       multiply({{&layer.ffn_up, normed, width_, inner, ffn_width_}}, part);
-      for_rows(part, part.rows, [&](int64_t from, int64_t to) { gelu((to - from) * ffn_width_, inner + from * ffn_width_); });
+      for_rows(part, part.rows, [&](int64_t from, int64_t to) {
+        const MutView2 rows(inner + from * ffn_width_, {to - from, ffn_width_});
+        gelu(rows, rows);
+      });
     }
     float* branch = work.branch.of(part.rows * width_);
     multiply({{&layer.ffn_down, inner, ffn_width_, branch, width_}}, part);
@@ -108,7 +117,8 @@ void Stack::forward(float* x, const Turn& turn, Workspace& work) const {
   };
   if (most_positions_ > 0) {
     for (int64_t r = 0; r < rows; ++r) {
-      add_rows(positions_.data() + turn.positions[static_cast<size_t>(r)] * width_, width_, x + r * width_);
+      add_rows(View2(positions_.data() + turn.positions[static_cast<size_t>(r)] * width_, {1, width_}),
+               MutView2(x + r * width_, {1, width_}));
     }
   }
   for (size_t i = 0; i < layers_.size(); ++i) {

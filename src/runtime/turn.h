@@ -36,7 +36,7 @@ struct Workspace {
   Floats branch;       // [rows, E], what is added to the residual stream
   Floats inner, gate;  // [rows of a block, F]
   Floats padded_q, padded_out;
-  Floats cos, sin;  // [rows, d / 2]
+  Floats turns;  // [rows, d], of rotary positions
 };
 
 // What cross attention reads of a source, attention by attention.
