@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -320,8 +321,10 @@ std::vector<std::byte> Safetensors::read_bytes(std::string_view name) const {
   return bytes;
 }
 
-void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,
-                       const std::map<std::string, std::string>& metadata) {
+namespace {
+
+// All that comes before the buffer.
+std::vector<std::byte> header_of(std::span<const TensorToWrite> tensors, const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[kMetadata] = metadata;
   uint64_t offset = 0;
@@ -348,11 +351,29 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
   }();
   text.resize((text.size() + kPrefix - 1) / kPrefix * kPrefix, ' ');  // the buffer begins at a multiple of 8
 
-  std::byte prefix[kPrefix];
-  for (size_t i = 0; i < kPrefix; ++i) prefix[i] = static_cast<std::byte>(text.size() >> (8 * i));
+  std::vector<std::byte> bytes(kPrefix + text.size());
+  for (size_t i = 0; i < kPrefix; ++i) bytes[i] = static_cast<std::byte>(text.size() >> (8 * i));
+  std::memcpy(bytes.data() + kPrefix, text.data(), text.size());
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<std::byte> safetensors_image(std::span<const TensorToWrite> tensors,
+                                         const std::map<std::string, std::string>& metadata) {
+  std::vector<std::byte> image = header_of(tensors, metadata);
+  size_t size = image.size();
+  for (const TensorToWrite& tensor : tensors) size += tensor.bytes.size();
+  image.reserve(size);
+  for (const TensorToWrite& tensor : tensors) image.insert(image.end(), tensor.bytes.begin(), tensor.bytes.end());
+  return image;
+}
+
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  const std::vector<std::byte> header = header_of(tensors, metadata);
   ReplacementFile file(path);
-  file.write(prefix);
-  file.write(std::as_bytes(std::span(text)));
+  file.write(header);
   for (const TensorToWrite& tensor : tensors) file.write(tensor.bytes);
   file.commit();
 }

@@ -58,6 +58,10 @@ struct TensorToWrite {
   std::span<const std::byte> bytes;  // little-endian, row-major
 };
 
+// The bytes of such a file. Throws InvalidArgument where a tensor is not what it claims to be.
+std::vector<std::byte> safetensors_image(std::span<const TensorToWrite> tensors,
+                                         const std::map<std::string, std::string>& metadata = {});
+
 // Replaces the file whole or leaves it as it was. Throws InvalidArgument where a tensor is not what it claims to be, or IoError.
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,
                        const std::map<std::string, std::string>& metadata = {});

@@ -20,7 +20,27 @@ Graph::Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, 
       tokenizer_(std::move(tokenizer)),
       where_(where) {
   config.check(where);
-  WeightReader weights(image_, where);
+  StoredWeights weights(image_, where);
+  make_parts(weights);
+  weights.expect_no_more();
+  parameters_ = weights.parameters();
+  weight_type_ = weights.types().size() == 1 ? name_of(*weights.types().begin()) : "mixed";
+  copies_ = weights.take_copies();
+}
+
+Graph::Graph(const ModelConfig& config, WeightReader& weights) : config_(config) {
+  config.check("config");
+  make_parts(weights);
+}
+
+std::vector<TensorShape> Graph::tensors_of(const ModelConfig& config) {
+  WeightList list;
+  const Graph graph(config, list);
+  return list.tensors();
+}
+
+void Graph::make_parts(WeightReader& weights) {
+  const ModelConfig& config = config_;
   const int64_t width = config.width, learned = config.positions == Positions::learned ? config.max_length : 0;
   if (config.task != Task::image) embedding_ = weights.matrix("embedding.weight", config.vocabulary, width);
   switch (config.task) {
@@ -48,10 +68,6 @@ Graph::Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, 
     }
   }
   if (decoder_) output_.weight = config.tied ? embedding_ : weights.matrix("output.weight", config.vocabulary, width);
-  weights.expect_no_more();
-  parameters_ = weights.parameters();
-  weight_type_ = weights.types().size() == 1 ? name_of(*weights.types().begin()) : "mixed";
-  copies_ = weights.take_copies();
 }
 
 uint64_t Graph::fingerprint() const {

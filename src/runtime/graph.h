@@ -28,6 +28,9 @@ class Graph {
   Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, std::vector<std::byte> bytes,
         std::shared_ptr<const Tokenizer> tokenizer, std::string_view where);
 
+  // Every tensor of such a model, in the order in which its parts ask for them.
+  static std::vector<TensorShape> tensors_of(const ModelConfig& config);
+
   const ModelConfig& config() const { return config_; }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   const std::string& where() const { return where_; }
@@ -50,6 +53,9 @@ class Graph {
   const float* encode(std::span<const int32_t> ids, const RunOptions& run, Workspace& work) const;
 
  private:
+  Graph(const ModelConfig& config, WeightReader& weights);  // of parts that cannot run
+  void make_parts(WeightReader& weights);
+
   ModelConfig config_;
   std::unique_ptr<const MappedFile> file_;
   std::vector<std::byte> bytes_;

@@ -14,6 +14,7 @@
 #include "runtime/graph.h"
 #include "runtime/prefix_cache.h"
 #include "runtime/sampler.h"
+#include "runtime/session_at_depth.h"
 
 namespace raffia {
 
@@ -422,6 +423,33 @@ Session Session::from_bytes(std::shared_ptr<const Model> model, std::span<const 
   self.start_record();
   return session;
 }
+
+namespace runtime {
+
+Session session_at_depth(std::shared_ptr<const Model> model, int64_t depth, const SessionOptions& options) {
+  // Enough to fill the windows, summaries and samples of any sensible estimator; what follows repeats with their windows.
+  constexpr int64_t kFilled = 16 * Session::kChunk;
+  Session session(std::move(model), options);
+  Session::Impl& self = *session.impl_;
+  const bool has_windows =
+      std::ranges::any_of(self.memory, [](const AttentionMemory& one) { return std::holds_alternative<WindowState>(one.past); });
+  const int64_t least = has_windows ? kFilled : Session::kChunk;
+  const int64_t read = depth <= least ? depth : least + depth % least;
+  std::vector<int32_t> ids(static_cast<size_t>(read));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>((i * 7919) % static_cast<size_t>(self.graph().config().vocabulary));
+  session.prefill(ids);
+  for (AttentionMemory& one : self.memory) {
+    auto* cache = std::get_if<KeyCache>(&one.past);
+    if (cache != nullptr && cache->keeps_all()) cache->append_copies(depth - read);
+    if (auto* window = std::get_if<WindowState>(&one.past)) window->tokens(0) = depth;
+  }
+  self.position = depth;
+  self.start_record();
+  return session;
+}
+
+}  // namespace runtime
 
 SessionFileInfo read_session_info(const std::filesystem::path& path) {
   const std::vector<std::byte> bytes = read_session_file(path);
