@@ -12,6 +12,8 @@ using Run = std::function<void()>;
 
 Run add_approx(CLI::App& app);
 Run add_bench_attention(CLI::App& app);
+Run add_bench_decode(CLI::App& app);
+Run add_bench_prefill(CLI::App& app);
 Run add_bench_step(CLI::App& app);
 Run add_info(CLI::App& app);
 

@@ -1,0 +1,39 @@
+// raffia bench decode: whole models write tokens, at a given depth.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/model_bench.h"
+
+namespace raffia::cli {
+namespace {
+
+struct Flags {
+  ModelBenchOptions bench;
+  std::vector<int64_t> batch = {1}, depths = {0, 512, 4096, 32768};
+  int64_t tokens = 32;
+};
+
+}  // namespace
+
+Run add_bench_decode(CLI::App& app) {
+  const auto flags = std::make_shared<Flags>();
+  add_model_flags(app, flags->bench.models);
+  add_positives(app, "--batch", flags->batch, "Sessions stepped at once");
+  add_integers(app, "--depths", flags->depths, "Tokens that the sessions have read before");
+  add_positive(app, "--tokens", flags->tokens, "Tokens written by each session in a turn");
+  add_run_flags(app, flags->bench);
+  return [flags] {
+    std::vector<ModelTest> tests;
+    for (const int64_t batch : flags->batch) {
+      for (const int64_t depth : flags->depths) {
+        if (depth < 0) throw UsageError(fmt::format("--depths: {} is negative, expected 0 or more", depth));
+        tests.push_back({.kind = ModelTest::Kind::decode, .tokens = flags->tokens, .depth = depth, .batch = batch});
+      }
+    }
+    run_model_bench(tests, flags->bench);
+  };
+}
+
+}  // namespace raffia::cli
