@@ -95,6 +95,28 @@ void Heads::answer(float* read, const Turn& turn, float* out) const {
   multiply({{&out_, read, width(), out, width()}}, turn);
 }
 
+void Heads::attend_both_ways(View4 q, View4 k, View4 v, const Turn& turn, MutView4 out) const {
+  switch (estimator_.kind) {
+    case EstimatorKind::softmax:
+    case EstimatorKind::window:
+      return softmax_attention(q, k, v, out, on(turn, softmax_options(estimator_, false)));
+    case EstimatorKind::rfa:
+      if (estimator_.log) return lara_attention(q, k, v, out, on(turn, lara_options(estimator_)));
+      rfa_attention(q, k, v, *map_, out, on(turn, AttentionOptions{}));
+      return;
+    case EstimatorKind::lara:
+      return lara_attention(q, k, v, out, on(turn, lara_options(estimator_)));
+    case EstimatorKind::eva:
+      return eva_attention(q, k, v, out, on(turn, eva_options(estimator_)));
+    case EstimatorKind::ra:
+      return ra_attention(q, k, v, out, on(turn, ra_options(estimator_, false)));
+    case EstimatorKind::rfa_gate:
+    case EstimatorKind::hybrid:
+      break;  // ModelConfig::check lets none of these read both ways
+  }
+  throw InvalidArgument("attention: " + to_string(estimator_) + " looks back alone, expected one that reads both ways");
+}
+
 SelfAttention::SelfAttention(const ModelConfig& config, const Estimator& estimator, bool causal, WeightReader& weights,
                              const std::string& prefix)
     : Heads(config, estimator, weights, prefix), causal_(causal), conv_(causal ? config.conv : 0) {
@@ -219,8 +241,7 @@ void SelfAttention::forward(const float* x, const Turn& turn, size_t index, Work
 }
 
 void SelfAttention::attend_whole(const Inputs& in, const Turn& turn) const {
-  attend(estimator_, {.q = as_sequence(in.q), .k = as_sequence(in.k), .v = as_sequence(in.v), .map = map_ ? &*map_ : nullptr},
-         as_sequence(in.out), on(turn, AttendOptions{}));
+  attend_both_ways(as_sequence(in.q), as_sequence(in.k), as_sequence(in.v), turn, as_sequence(in.out));
 }
 
 HybridInputs SelfAttention::hybrid_inputs(const Inputs& in, bool step) const {
@@ -387,8 +408,7 @@ void CrossAttention::forward(const float* x, const Turn& turn, size_t index, Wor
       return;
     }
     const Extents<4> keys{1, source.rows, key_heads_, dim_};
-    attend(estimator_, {.q = queries, .k = View4(source.keys.data(), keys), .v = View4(source.values.data(), keys)}, answers,
-           on(on_turn, AttendOptions{}));
+    attend_both_ways(queries, View4(source.keys.data(), keys), View4(source.values.data(), keys), on_turn, answers);
   };
   if (count == 1) {
     read_one(0, turn);

@@ -25,6 +25,9 @@ class Heads {
   // read [rows, E], one head beside the other -> out [rows, E].
   void answer(float* read, const Turn& turn, float* out) const;
 
+  // Every query reads all keys: q, out [1, T, H, d], k, v [1, S, G, d].
+  void attend_both_ways(View4 q, View4 k, View4 v, const Turn& turn, MutView4 out) const;
+
   int64_t width() const { return heads_ * dim_; }          // E
   int64_t key_width() const { return key_heads_ * dim_; }  // G d
 

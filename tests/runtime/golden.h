@@ -29,6 +29,15 @@ inline std::vector<std::string> golden_names(const std::vector<std::string>& pre
   return names;
 }
 
+// Language models that read texts of any length.
+inline std::vector<std::string> endless_golden_names() {
+  std::vector<std::string> names = golden_names({"lm-", "llama-"});
+  std::erase_if(names, [](const std::string& name) {
+    return load_model_config(golden_directory() / name / "config.json").positions == Positions::learned;
+  });
+  return names;
+}
+
 inline std::vector<std::byte> bytes_of(const std::filesystem::path& path) {
   const std::string text = read_file(path);
   std::vector<std::byte> bytes(text.size());

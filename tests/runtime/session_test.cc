@@ -39,16 +39,15 @@ Continuation go_on(Session& session, int count = 20) {
   return result;
 }
 
-// Models of every estimator; prompts stay within learned positions.
+// Models of every estimator.
 class AnySession : public testing::TestWithParam<std::string> {
  protected:
   std::shared_ptr<const Model> model_ = golden_model(GetParam());
-  // Past two chunks where the model allows it.
+  // ra reads all of the past for every token.
+  bool is_slow() const { return GetParam().ends_with("-ra"); }
+  // Past two chunks.
   std::vector<int32_t> prompt(uint32_t seed = 1) const {
-    const ModelConfig& config = model_->config();
-    const bool is_slow = GetParam().find("ra") != std::string::npos;  // reads all of the past for every token
-    const int64_t most = config.max_length > 0 ? config.max_length - 30 : is_slow ? 40 : 2 * Session::kChunk + 37;
-    return random_ids(config.vocabulary, static_cast<size_t>(most), seed);
+    return random_ids(model_->config().vocabulary, is_slow() ? 40 : 2 * Session::kChunk + 37, seed);
   }
 };
 
@@ -129,9 +128,7 @@ TEST_P(AnySession, BatchAndThreadsChangeNoBit) {
 }
 
 TEST_P(AnySession, CachedPrefixesGoOnBitForBit) {
-  if (model_->config().max_length > 0) return;  // too short for a chunk
-  const bool is_slow = GetParam().find("ra") != std::string::npos;
-  const size_t length = is_slow ? Session::kChunk + 3 : 2 * Session::kChunk + 37;
+  const size_t length = is_slow() ? Session::kChunk + 3 : 2 * Session::kChunk + 37;
   const std::vector<int32_t> ids = random_ids(model_->config().vocabulary, length, 2);
   PrefixCache cache(model_, {.every = Session::kChunk});
   Session first(model_), second(model_), other(model_), plain(model_);
@@ -157,7 +154,7 @@ TEST_P(AnySession, CachedPrefixesGoOnBitForBit) {
   EXPECT_EQ(counts.tokens_known, boundary + Session::kChunk);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, AnySession, testing::ValuesIn(golden_names({"lm-", "llama-"})), [](const auto& param) {
+INSTANTIATE_TEST_SUITE_P(All, AnySession, testing::ValuesIn(endless_golden_names()), [](const auto& param) {
   std::string name = param.param;
   std::ranges::replace(name, '-', '_');
   return name;

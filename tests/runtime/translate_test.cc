@@ -28,7 +28,7 @@ double log_probability_of(const Model& model, std::span<const int32_t> source, c
 }
 
 // Golden models whose cross attention reads each token alone; LARA's proposals depend on the queries that are read together.
-const std::vector<std::string> kNames = {"translate-softmax", "translate-gate", "translate-hybrid"};
+const std::vector<std::string> kNames = {"translate-softmax", "translate-gate"};
 
 TEST(Translate, LogProbabilitiesAreThoseOfOnePassOverTheTranslation) {
   for (const std::string& name : kNames) {
