@@ -14,6 +14,7 @@ Run add_approx(CLI::App& app);
 Run add_bench_attention(CLI::App& app);
 Run add_bench_decode(CLI::App& app);
 Run add_bench_prefill(CLI::App& app);
+Run add_bench_session(CLI::App& app);
 Run add_bench_step(CLI::App& app);
 Run add_info(CLI::App& app);
 

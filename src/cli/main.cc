@@ -33,6 +33,8 @@ constexpr Command kCommands[] = {
      "raffia bench decode --estimators rfa_gate,softmax --depths 0,512,4096,32768 --threads 1,2 --json", add_bench_decode},
     {"bench", "prefill", "Time whole models that read prompts",
      "raffia bench prefill --estimators rfa_gate,softmax --lengths 512,2048,8192 --json", add_bench_prefill},
+    {"bench", "session", "Time the start of a model, and how sessions are saved, restored and forked",
+     "raffia bench session --model book-model --depths 100,100000 --json", add_bench_session},
     {"bench", "train", "Time training: an attention layer or a whole model (needs raffia-train)",
      "raffia bench train --what layer --lengths 512,2048 --json", listed_only},
     {nullptr, "approx", "Measure how far estimators are from exact attention, and how fast",

@@ -1,11 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "cli/command.h"
 #include "cli/estimator_flags.h"
 #include "cli/model_bench.h"
-#include "raffia/session.h"
+#include "raffia/error.h"
 #include "runtime/random_weights.h"
 
 namespace raffia::cli {

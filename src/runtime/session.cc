@@ -169,7 +169,7 @@ struct Session::Impl {
     take_snapshot();
     if (static_cast<int64_t>(snapshots.size()) <= options.snapshots) return;
     snapshots.pop_front();
-    while (pieces.front().begin < snapshots.front().position) pieces.pop_front();
+    while (!pieces.empty() && pieces.front().begin < snapshots.front().position) pieces.pop_front();
   }
 
   std::shared_ptr<const Model> model;
