@@ -36,6 +36,8 @@ constexpr Command kCommands[] = {
      add_approx},
     {nullptr, "train", "Train a model: lm, translate, classify, image, recall (needs raffia-train)",
      "raffia train lm --data book.txt --out book-model", listed_only},
+    {nullptr, "convert", "Put another attention in place of a model's softmax attention (needs raffia-train)",
+     "raffia convert imported --to rfa_gate converted --data stories.txt", listed_only},
     {nullptr, "eval", "Evaluate a trained model (needs raffia-train)", "raffia eval book-model --data other.txt --json",
      listed_only},
     {nullptr, "info", "Show version, instruction sets, threads, caches and compiler", "raffia info --json", add_info},
@@ -60,6 +62,7 @@ struct Delegation {
 const Delegation* delegation_of(std::span<char* const> arguments) {
   static const Delegation kDelegations[] = {
       {{"train"}, {}},
+      {{"convert"}, {"convert"}},
       {{"eval"}, {"eval"}},
       {{"bench", "train"}, {"bench"}},
   };
