@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "raffia/model_config.h"
 #include "raffia/error.h"
+#include "raffia/model_config.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {

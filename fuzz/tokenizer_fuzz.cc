@@ -6,27 +6,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "raffia/tokenizer.h"
 #include "raffia/error.h"
-
-namespace {
-
-void use(const raffia::Tokenizer& tokenizer, std::string_view text) {
-  const std::vector<int32_t> ids = tokenizer.encode(text);
-  bool known = true;
-  for (const int32_t id : ids) {
-    if (id < 0 || id >= tokenizer.vocabulary()) std::abort();
-    known = known && id != raffia::Tokenizer::kUnknown;
-  }
-  // What was decoded says the same again; without unknowns it is the text, but for the spacing of words.
-  const std::string decoded = tokenizer.decode(ids);
-  if (known && tokenizer.encode(decoded) != ids) std::abort();
-  if (known && tokenizer.kind() != "word" && decoded != text) std::abort();
-}
-
-}  // namespace
+#include "raffia/tokenizer.h"
+#include "tokenizer_use.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

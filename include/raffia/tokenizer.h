@@ -1,4 +1,5 @@
-// Text to token ids and back: bytes, characters, words, SentencePiece. One file in the model directory says which, and holds it.
+// Text to token ids and back: bytes, characters, words, SentencePiece; byte pair encoding and scored pieces of models from
+// elsewhere. One file in the model directory says which, and holds it.
 #ifndef RAFFIA_TOKENIZER_H_
 #define RAFFIA_TOKENIZER_H_
 
@@ -26,8 +27,10 @@ class Tokenizer {
   static constexpr int32_t kPad = 0, kUnknown = 1, kBegin = 2, kEnd = 3;
 
   virtual ~Tokenizer() = default;
-  virtual std::string kind() const = 0;                                  // "byte", "char", "word", "sp"
-  virtual int64_t vocabulary() const = 0;                                // ids are below this
+  virtual std::string kind() const = 0;    // "byte", "char", "word", "sp"; imported: "bpe", "scored"
+  virtual int64_t vocabulary() const = 0;  // ids are below this
+  // Some imported vocabularies put a space before a text. decode() takes it away right after begin(), and nowhere else, so that
+  // the text of ids side by side is their texts side by side.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;  // no begin, no end
   virtual std::string decode(std::span<const int32_t> ids) const = 0;    // special ids leave no trace; throws for others
   virtual void save(const std::filesystem::path& directory) const = 0;   // atomic

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <utility>
 
 #include "raffia/error.h"
@@ -16,6 +17,11 @@ constexpr int kDeepest = 8;
 std::string describe(const Json& value) {
   if (value.is_array() || value.is_object() || value.is_string()) return fmt::format("a value of type {}", value.type_name());
   return value.dump();
+}
+
+bool is_integer_within(const Json& value, int64_t least, int64_t most) {
+  if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX})) return false;
+  return value.get<int64_t>() >= least && value.get<int64_t>() <= most;
 }
 
 // Sees keys that come twice, of which a tree would keep the last.
@@ -40,7 +46,8 @@ class StrictKeys {
 
 }  // namespace
 
-JsonFields::JsonFields(Json object, std::string_view where) : object_(std::move(object)), where_(where) {}
+JsonFields::JsonFields(Json object, std::string_view where, std::string prefix)
+    : object_(std::move(object)), where_(where), prefix_(std::move(prefix)) {}
 
 JsonFields JsonFields::parse(std::string_view text, std::string_view where) {
   StrictKeys strict(where);
@@ -56,8 +63,10 @@ JsonFields JsonFields::parse(std::string_view text, std::string_view where) {
 
 bool JsonFields::has(std::string_view name) const { return object_.contains(std::string(name)); }
 
+bool JsonFields::has_value(std::string_view name) { return has(name) && !take(name).is_null(); }
+
 void JsonFields::refuse(std::string_view name, std::string_view what) const {
-  throw FormatError(fmt::format("{}: field \"{}\" {}", where_, name, what));
+  throw FormatError(fmt::format("{}: field \"{}{}\" {}", where_, prefix_, name, what));
 }
 
 const Json& JsonFields::take(std::string_view name) {
@@ -69,8 +78,7 @@ const Json& JsonFields::take(std::string_view name) {
 
 int64_t JsonFields::integer(std::string_view name, int64_t least, int64_t most) {
   const Json& value = take(name);
-  const bool fits = value.is_number_integer() && (!value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{INT64_MAX});
-  if (!fits || value.get<int64_t>() < least || value.get<int64_t>() > most) {
+  if (!is_integer_within(value, least, most)) {
     refuse(name, fmt::format("is {}, expected an integer of {} to {}", describe(value), least, most));
   }
   return value.get<int64_t>();
@@ -102,14 +110,43 @@ std::string JsonFields::string(std::string_view name) {
   return value.get<std::string>();
 }
 
-std::vector<std::string> JsonFields::strings(std::string_view name) {
+template <typename Value, typename Fits>
+std::vector<Value> JsonFields::list(std::string_view name, std::string_view expected, const Fits& fits) {
   const Json& value = take(name);
-  if (!value.is_array()) refuse(name, fmt::format("is {}, expected a list of strings", describe(value)));
-  std::vector<std::string> result;
+  if (!value.is_array()) refuse(name, fmt::format("is {}, expected a list of {}", describe(value), expected));
+  std::vector<Value> result;
   result.reserve(value.size());
   for (const Json& entry : value) {
-    if (!entry.is_string()) refuse(name, fmt::format("holds {} at place {}, expected strings", describe(entry), result.size()));
-    result.push_back(entry.get<std::string>());
+    if (!fits(entry)) refuse(name, fmt::format("holds {} at place {}, expected {}", describe(entry), result.size(), expected));
+    result.push_back(entry.get<Value>());
+  }
+  return result;
+}
+
+std::vector<std::string> JsonFields::strings(std::string_view name) {
+  return list<std::string>(name, "strings", [](const Json& entry) { return entry.is_string(); });
+}
+
+std::vector<double> JsonFields::numbers(std::string_view name) {
+  return list<double>(name, "finite numbers",
+                      [](const Json& entry) { return entry.is_number() && std::isfinite(entry.get<double>()); });
+}
+
+std::vector<int64_t> JsonFields::integers(std::string_view name, int64_t least, int64_t most) {
+  return list<int64_t>(name, fmt::format("integers of {} to {}", least, most),
+                       [least, most](const Json& entry) { return is_integer_within(entry, least, most); });
+}
+
+JsonFields JsonFields::object(std::string_view name) {
+  const Json& value = take(name);
+  if (!value.is_object()) refuse(name, fmt::format("is {}, expected an object", describe(value)));
+  return JsonFields(value, where_, fmt::format("{}{}.", prefix_, name));
+}
+
+std::vector<JsonFields> JsonFields::objects(std::string_view name) {
+  std::vector<JsonFields> result;
+  for (Json& entry : list<Json>(name, "objects", [](const Json& entry) { return entry.is_object(); })) {
+    result.push_back(JsonFields(std::move(entry), where_, fmt::format("{}{}[{}].", prefix_, name, result.size())));
   }
   return result;
 }
@@ -117,7 +154,7 @@ std::vector<std::string> JsonFields::strings(std::string_view name) {
 void JsonFields::expect_no_more() const {
   for (const auto& [name, value] : object_.items()) {
     if (!taken_.contains(name)) {
-      throw FormatError(fmt::format("{}: field {} is not known here", where_, Json(name).dump(-1, ' ', true)));
+      throw FormatError(fmt::format("{}: field {} is not known here", where_, Json(prefix_ + name).dump(-1, ' ', true)));
     }
   }
 }

@@ -22,13 +22,23 @@ class JsonFields {
   // One object; a key that comes twice and nesting beyond a few levels are refused.
   static JsonFields parse(std::string_view text, std::string_view where);
 
+  const std::string& where() const { return where_; }
   bool has(std::string_view name) const;
+  bool has_value(std::string_view name);  // there is one and it is not null; a null counts as asked for
   int64_t integer(std::string_view name, int64_t least, int64_t most);
   uint64_t unsigned_integer(std::string_view name);
   double number(std::string_view name, double least, double most);  // finite
   bool truth(std::string_view name);
   std::string string(std::string_view name);
   std::vector<std::string> strings(std::string_view name);
+  std::vector<double> numbers(std::string_view name);  // finite
+  std::vector<int64_t> integers(std::string_view name, int64_t least, int64_t most);
+
+  // Objects within the object; errors name their fields "outer.inner", or "outer[3].inner" in a list.
+  JsonFields object(std::string_view name);
+  std::vector<JsonFields> objects(std::string_view name);
+  // A value of any shape, for those that the others cannot tell.
+  const nlohmann::json& value(std::string_view name) { return take(name); }
 
   void expect_no_more() const;
 
@@ -36,11 +46,13 @@ class JsonFields {
   [[noreturn]] void refuse(std::string_view name, std::string_view what) const;
 
  private:
-  JsonFields(nlohmann::json object, std::string_view where);
+  JsonFields(nlohmann::json object, std::string_view where, std::string prefix = "");
   const nlohmann::json& take(std::string_view name);
+  template <typename Value, typename Fits>
+  std::vector<Value> list(std::string_view name, std::string_view expected, const Fits& fits);
 
   nlohmann::json object_;
-  std::string where_;
+  std::string where_, prefix_;
   std::set<std::string, std::less<>> taken_;
 };
 

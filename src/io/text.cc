@@ -33,6 +33,16 @@ size_t valid_character_size(std::string_view bytes, size_t at) {
   return size;
 }
 
+Character character_at(std::string_view bytes, size_t at) {
+  const size_t size = valid_character_size(bytes, at);
+  if (size == 0) return {kNoCode, 1};
+  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(bytes[at + i])); };
+  constexpr uint32_t kLeadBits[] = {0, 0x7F, 0x1F, 0x0F, 0x07};
+  uint32_t code = byte(0) & kLeadBits[size];
+  for (size_t i = 1; i < size; ++i) code = code << 6 | (byte(i) & 0x3F);
+  return {code, size};
+}
+
 std::string read_file(const std::filesystem::path& path, uint64_t limit) {
   File file = File::open_to_read(path);
   const uint64_t size = file.size();

@@ -34,7 +34,15 @@ std::optional<std::string> why_not_text(std::string_view bytes);
 // Bytes of the valid UTF-8 character, other than zero, that begins at bytes[at]; 0: there is none.
 size_t valid_character_size(std::string_view bytes, size_t at);
 
-// The same for text that is known to be valid.
+// The code point of the character at bytes[at], and its size. Bytes that are not text are characters of their own.
+struct Character {
+  uint32_t code;
+  size_t size;
+};
+constexpr uint32_t kNoCode = 0x110000;  // of a byte that is not text
+Character character_at(std::string_view bytes, size_t at);
+
+// The same size for text that is known to be valid.
 constexpr size_t character_size(std::string_view text, size_t at) {
   const auto lead = static_cast<unsigned char>(text[at]);
   return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;

@@ -70,8 +70,12 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view text, const std:
     tokenizer = word_tokenizer_from(fields);
   } else if (kind == "sp") {
     tokenizer = sp_tokenizer_from(fields, directory);
+  } else if (kind == "bpe") {
+    tokenizer = bpe_tokenizer_from(fields);
+  } else if (kind == "scored") {
+    tokenizer = scored_tokenizer_from(fields);
   } else {
-    fields.refuse("kind", fmt::format("is \"{}\", expected byte, char, word or sp", kind));
+    fields.refuse("kind", fmt::format("is \"{}\", expected byte, char, word, sp, bpe or scored", kind));
   }
   fields.expect_no_more();
   return tokenizer;
@@ -88,8 +92,12 @@ uint64_t tokenizer_fingerprint(std::string_view kind, std::string_view content) 
   return XXH3_64bits_withSeed(content.data(), content.size(), of_kind);
 }
 
-bool is_special(int32_t id, int64_t vocabulary) {
+void require_token(int32_t id, int64_t vocabulary) {
   require(id >= 0 && id < vocabulary, "Tokenizer::decode: id {}, expected 0 to {}", id, vocabulary - 1);
+}
+
+bool is_special(int32_t id, int64_t vocabulary) {
+  require_token(id, vocabulary);
   return id < kSpecialIds;
 }
 

@@ -11,25 +11,6 @@
 namespace raffia {
 namespace {
 
-// The code point of the character at text[at], and its size. Bytes that are not text are characters of their own that no
-// vocabulary holds.
-struct Character {
-  uint32_t code;
-  size_t size;
-};
-
-constexpr uint32_t kNoCode = 0x110000;
-
-Character character_at(std::string_view text, size_t at) {
-  const size_t size = valid_character_size(text, at);
-  if (size == 0) return {kNoCode, 1};
-  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(text[at + i])); };
-  constexpr uint32_t kLeadBits[] = {0, 0x7F, 0x1F, 0x0F, 0x07};
-  uint32_t code = byte(0) & kLeadBits[size];
-  for (size_t i = 1; i < size; ++i) code = code << 6 | (byte(i) & 0x3F);
-  return {code, size};
-}
-
 class CharTokenizer : public Tokenizer {
  public:
   // `characters`: valid UTF-8, code points ascending.

@@ -31,6 +31,8 @@ std::unique_ptr<Tokenizer> train_sp_tokenizer(Texts texts, int64_t size);
 // From what is left of tokenizer.json in `directory` after kind and version. Throw FormatError.
 std::unique_ptr<Tokenizer> char_tokenizer_from(JsonFields& fields);
 std::unique_ptr<Tokenizer> word_tokenizer_from(JsonFields& fields);
+std::unique_ptr<Tokenizer> scored_tokenizer_from(JsonFields& fields);
+std::unique_ptr<Tokenizer> bpe_tokenizer_from(JsonFields& fields);
 std::unique_ptr<Tokenizer> sp_tokenizer_from(JsonFields& fields, const std::filesystem::path& directory);
 
 // Writes tokenizer.json: kind and version, then these fields.
@@ -38,6 +40,8 @@ void save_tokenizer_file(const std::filesystem::path& directory, std::string_vie
 
 // What fingerprint() is: of the kind, and of all that decides what its ids mean.
 uint64_t tokenizer_fingerprint(std::string_view kind, std::string_view content);
+
+void require_token(int32_t id, int64_t vocabulary);  // throws InvalidArgument for ids that are none
 
 // True for ids that leave no trace in text. Throws InvalidArgument for ids that are none.
 bool is_special(int32_t id, int64_t vocabulary);

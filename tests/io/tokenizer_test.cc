@@ -230,7 +230,7 @@ TEST(Tokenizer, BrokenFilesAreRefusedByNameAndField) {
   EXPECT_EQ(refused(R"({"kind":"word","version":1,"words":["\n","a"]})"), "accepted");
   expect(R"({"kind":"byte"})", "field \"version\" is missing");
   expect(R"({"kind":"byte","version":2})", "field \"version\" is 2, expected");
-  expect(R"({"kind":"bytes","version":1})", "field \"kind\" is \"bytes\", expected byte, char, word or sp");
+  expect(R"({"kind":"bytes","version":1})", "field \"kind\" is \"bytes\", expected byte, char, word, sp, bpe or scored");
   expect(R"({"kind":"byte","version":1,"words":[]})", "field \"words\" is not known here");
   expect(R"({"kind":"char","version":1,"characters":""})", "field \"characters\" is empty");
   expect(R"({"kind":"char","version":1,"characters":"aba"})", "out of order at byte 2: U+0061 after U+0062");

@@ -1,0 +1,21 @@
+// tok.bin from anywhere: it is refused with FormatError, or it is a vocabulary that takes any bytes.
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "io/tokenizer_scored.h"
+#include "raffia/error.h"
+#include "tokenizer_use.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  try {
+    const auto tokenizer =
+        raffia::make_scored_tokenizer(raffia::parse_scored_pieces(std::as_bytes(std::span(data, size)), "fuzz.bin"));
+    use(*tokenizer, std::string_view(reinterpret_cast<const char*>(data), size));
+    use(*tokenizer, "");
+  } catch (const raffia::FormatError&) {
+    return 0;
+  }
+  return 0;
+}

@@ -1,0 +1,387 @@
+// Tiles of T tokens by R rows of weights, lanes along the columns, all partial sums in registers.
+//
+// A step loads R vectors of weights (and widens them), then one vector of x for each token and does T R multiply-adds: 4 x 3
+// fill AVX2's 16 registers with 12 sums, 3 vectors of weights and one of x, 7 loads for 12 FMA.
+//
+// Few tokens read the weights where they lie, once, at the speed of memory: tiles of many rows hide the latency of FMA, and the
+// rows of the next tile are asked for meanwhile. Many tokens are bound by arithmetic: blocks of weights are widened once into
+// panels [columns / lanes][3][lanes] that stay in L1 while all tokens pass by.
+
+#if defined(RAFFIA_KERNELS_WEIGHT_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RAFFIA_KERNELS_WEIGHT_PRODUCT_INL_H_
+#undef RAFFIA_KERNELS_WEIGHT_PRODUCT_INL_H_
+#else
+#define RAFFIA_KERNELS_WEIGHT_PRODUCT_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstring>
+
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+#include "kernels/linear-inl.h"
+#include "kernels/softmax.h"
+#include "kernels/weight_product.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace raffia {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr size_t kTileTokens = 4;
+constexpr size_t kTileRows = 3;
+
+// One vector of weights as floats. Scales are left for the end.
+HWY_INLINE Vec load_weights(const float* w) { return hn::LoadU(Tag(), w); }
+HWY_INLINE Vec load_weights(const BFloat16* w) {
+  const hn::Rebind<hwy::bfloat16_t, Tag> narrow;
+  return hn::PromoteTo(Tag(), hn::LoadU(narrow, reinterpret_cast<const hwy::bfloat16_t*>(w)));
+}
+HWY_INLINE Vec load_weights(const int8_t* w) {
+  const hn::Rebind<int8_t, Tag> narrow;
+  return hn::ConvertTo(Tag(), hn::PromoteTo(hn::RebindToSigned<Tag>(), hn::LoadU(narrow, w)));
+}
+
+// A vector for each of R rows: weights, or the sums of one token.
+template <size_t R>
+struct RowVectors {
+  Vec head;
+  RowVectors<R - 1> tail;
+
+  HWY_INLINE void zero() {
+    head = hn::Zero(Tag());
+    tail.zero();
+  }
+  template <class W, class Stride>
+  HWY_INLINE void load(const W* w, Stride stride) {
+    head = load_weights(w);
+    tail.load(w + stride, stride);
+  }
+  HWY_INLINE void store(float* p) const {
+    hn::StoreU(head, Tag(), p);
+    tail.store(p + kLanes);
+  }
+  HWY_INLINE void add_product(Vec x, const RowVectors& weights) {
+    head = hn::MulAdd(x, weights.head, head);
+    tail.add_product(x, weights.tail);
+  }
+};
+template <>
+struct RowVectors<0> {
+  HWY_INLINE void zero() {}
+  template <class W, class Stride>
+  HWY_INLINE void load(const W*, Stride) {}
+  HWY_INLINE void store(float*) const {}
+  HWY_INLINE void add_product(Vec, const RowVectors&) {}
+};
+
+// What a row's sum is multiplied by, and what is added then; padded for vectors of four.
+struct RowEnds {
+  float scale[8];
+  float bias[8];
+
+  HWY_INLINE RowEnds(const WeightProduct& product, int64_t first, size_t count) {
+    const auto fill = [&](float* to, const float* from, float otherwise) HWY_ATTR {
+      for (size_t r = 0; r < 8; ++r) to[r] = from != nullptr && r < count ? from[first + static_cast<int64_t>(r)] : otherwise;
+    };
+    fill(scale, product.weights.type == WeightType::int8 ? product.weights.scales : nullptr, 1.0f);
+    fill(bias, product.bias, 0.0f);
+  }
+};
+
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void finish_rows(const RowVectors<0>&, const float*, const float*, float*) {}
+template <size_t R>
+HWY_INLINE void finish_rows(const RowVectors<R>& sums, const float* scale, const float* bias, float* y) {
+  *y = hn::GetLane(sums.head) * *scale + *bias;
+  finish_rows(sums.tail, scale + 1, bias + 1, y + 1);
+}
+#else
+// A vector of 16 lanes is folded to 8 first.
+template <class V>
+HWY_INLINE auto narrow_sum(V sums) {
+  if constexpr (kLanes == 16) {
+    const hn::Half<Tag> half;
+    return hn::Add(hn::LowerHalf(half, sums), hn::UpperHalf(half, sums));
+  } else {
+    return sums;
+  }
+}
+
+// y[r] = bias + scale * the sum across lanes. Always four rows at once, so that every row is summed alike.
+template <size_t R>
+HWY_INLINE void finish_rows(const RowVectors<R>& sums, const float* scale, const float* bias, float* y) {
+  const hn::CappedTag<float, 8> d;
+  const hn::CappedTag<float, 4> d4;
+  const auto a = narrow_sum(sums.head);
+  auto b = a, c = a, e = a;
+  if constexpr (R > 1) b = narrow_sum(sums.tail.head);
+  if constexpr (R > 2) c = narrow_sum(sums.tail.tail.head);
+  if constexpr (R > 3) e = narrow_sum(sums.tail.tail.tail.head);
+  const auto finished = hn::MulAdd(sums_of_four(d, a, b, c, e), hn::LoadU(d4, scale), hn::LoadU(d4, bias));
+  if constexpr (R >= 4) {
+    hn::StoreU(finished, d4, y);
+  } else {
+    HWY_ALIGN float four[4];
+    hn::Store(finished, d4, four);
+    std::copy_n(four, R, y);
+  }
+  if constexpr (R > 4) finish_rows(sums.tail.tail.tail.tail, scale + 4, bias + 4, y + 4);
+}
+#endif
+
+template <size_t T, size_t R>
+struct ProductTile {
+  RowVectors<R> head;
+  ProductTile<T - 1, R> tail;
+
+  HWY_INLINE void zero() {
+    head.zero();
+    tail.zero();
+  }
+  // Sums laid aside: [T][R][lanes].
+  HWY_INLINE void load(const float* p) {
+    head.load(p, kLanes);
+    tail.load(p + R * kLanes);
+  }
+  HWY_INLINE void store(float* p) const {
+    head.store(p);
+    tail.store(p + R * kLanes);
+  }
+  HWY_INLINE void add_products(const float* x, int64_t x_stride, const RowVectors<R>& weights) {
+    head.add_product(hn::LoadU(Tag(), x), weights);
+    tail.add_products(x + x_stride, x_stride, weights);
+  }
+  HWY_INLINE void finish(const RowEnds& ends, float* y, int64_t y_stride) const {
+    finish_rows(head, ends.scale, ends.bias, y);
+    tail.finish(ends, y + y_stride, y_stride);
+  }
+};
+template <size_t R>
+struct ProductTile<0, R> {
+  HWY_INLINE void zero() {}
+  HWY_INLINE void load(const float*) {}
+  HWY_INLINE void store(float*) const {}
+  HWY_INLINE void add_products(const float*, int64_t, const RowVectors<R>&) {}
+  HWY_INLINE void finish(const RowEnds&, float*, int64_t) const {}
+};
+
+// The last columns of `count` rows, filled up with zeros to a vector each.
+template <class T>
+HWY_INLINE void copy_tails(const T* rows, int64_t stride, size_t count, size_t columns, T* out) {
+  std::fill_n(out, count * kLanes, T{});
+  for (size_t r = 0; r < count; ++r) std::memcpy(out + r * kLanes, rows + static_cast<int64_t>(r) * stride, columns * sizeof(T));
+}
+
+// Asks for the same line of R rows.
+template <size_t R, class W>
+HWY_INLINE void ask_for_rows(const W* w, int64_t stride) {
+  if constexpr (R > 0) {
+    hwy::Prefetch(w);
+    ask_for_rows<R - 1>(w + stride, stride);
+  }
+}
+
+// T tokens by R rows of weights where they lie. The rows of the next tile follow in memory and are asked for line by line.
+template <size_t T, size_t R, class W>
+HWY_INLINE void direct_tile(const WeightProduct& product, size_t token, int64_t row) {
+  constexpr size_t kLine = 64 / sizeof(W);
+  const size_t columns = static_cast<size_t>(product.weights.columns);
+  const int64_t w_stride = product.weights.columns, x_stride = product.x_stride;
+  const W* w = static_cast<const W*>(product.weights.data) + row * w_stride;
+  const float* x = product.x + static_cast<int64_t>(token) * x_stride;
+  ProductTile<T, R> tile;
+  tile.zero();
+  RowVectors<R> weights;
+  size_t k = 0;
+  for (; k + kLine <= columns; k += kLine) {
+    if (token == 0) ask_for_rows<R>(w + k + static_cast<int64_t>(R) * w_stride, w_stride);
+    for (size_t i = k; i < k + kLine; i += kLanes) {
+      weights.load(w + i, w_stride);
+      tile.add_products(x + i, x_stride, weights);
+    }
+  }
+  for (; k + kLanes <= columns; k += kLanes) {
+    weights.load(w + k, w_stride);
+    tile.add_products(x + k, x_stride, weights);
+  }
+  if (k < columns) {
+    HWY_ALIGN W w_tails[R * kLanes];
+    HWY_ALIGN float x_tails[T * kLanes];
+    copy_tails(w + k, w_stride, R, columns - k, w_tails);
+    copy_tails(x + k, x_stride, T, columns - k, x_tails);
+    weights.load(w_tails, kLanes);
+    tile.add_products(x_tails, kLanes, weights);
+  }
+  tile.finish(RowEnds(product, row, R), product.y + static_cast<int64_t>(token) * product.y_stride + row, product.y_stride);
+}
+
+// All rows [begin, end) for T tokens.
+template <size_t T, size_t R, class W>
+HWY_NOINLINE void direct_rows(const WeightProduct& product, int64_t begin, int64_t end) {
+  int64_t row = begin;
+  for (; row + static_cast<int64_t>(R) <= end; row += static_cast<int64_t>(R)) direct_tile<T, R, W>(product, 0, row);
+  for (; row < end; ++row) direct_tile<T, 1, W>(product, 0, row);
+}
+
+// R rows for all tokens, in groups of 3 and 4 (or 2 + 3): the weights come from L1 for all but the first.
+template <size_t R, class W>
+HWY_NOINLINE void direct_groups(const WeightProduct& product, int64_t row) {
+  size_t token = 0;
+  for (size_t groups = (product.tokens + kTileTokens - 1) / kTileTokens; groups > 0; --groups) {
+    const size_t take = (product.tokens - token + groups - 1) / groups;
+    switch (take) {
+      case 4:
+        direct_tile<4, R, W>(product, token, row);
+        break;
+      case 3:
+        direct_tile<3, R, W>(product, token, row);
+        break;
+      default:
+        direct_tile<2, R, W>(product, token, row);
+    }
+    token += take;
+  }
+}
+
+template <class W>
+void direct_product(const WeightProduct& product, int64_t begin, int64_t end) {
+  switch (product.tokens) {
+    case 1:
+      return direct_rows<1, 8, W>(product, begin, end);
+    case 2:
+      return direct_rows<2, 4, W>(product, begin, end);
+    case 3:
+      return direct_rows<3, 4, W>(product, begin, end);
+    default: {
+      int64_t row = begin;
+      for (; row + static_cast<int64_t>(kTileRows) <= end; row += kTileRows) direct_groups<kTileRows, W>(product, row);
+      for (; row < end; ++row) direct_groups<1, W>(product, row);
+    }
+  }
+}
+
+// Columns [k, k + count) of rows [first, first + rows) as one panel; rows and columns that are not there are 0.
+template <class W>
+HWY_INLINE void pack_weights(const WeightMatrix& weights, int64_t first, size_t rows, size_t k, size_t count,
+                             float* HWY_RESTRICT panel) {
+  for (size_t r = 0; r < kTileRows; ++r, panel += kLanes) {
+    const W* w = static_cast<const W*>(weights.data) + (first + static_cast<int64_t>(r)) * weights.columns + k;
+    float* out = panel;
+    size_t i = 0;
+    for (; r < rows && i + kLanes <= count; i += kLanes, out += kTileRows * kLanes) {
+      hn::StoreU(load_weights(w + i), Tag(), out);
+    }
+    for (; i < count; i += kLanes, out += kTileRows * kLanes) {
+      HWY_ALIGN W tail[kLanes] = {};
+      if (r < rows) std::memcpy(tail, w + i, (count - i) * sizeof(W));
+      hn::StoreU(load_weights(tail), Tag(), out);
+    }
+  }
+}
+
+// Sums of T tokens and one panel, over `columns` columns.
+template <size_t T>
+HWY_INLINE void multiply_panel(ProductTile<T, kTileRows>& tile, const float* HWY_RESTRICT x, int64_t x_stride, size_t columns,
+                               const float* HWY_RESTRICT panel) {
+  RowVectors<kTileRows> weights;
+  const size_t whole = columns / kLanes * kLanes;
+  for (size_t k = 0; k < whole; k += kLanes, panel += kTileRows * kLanes) {
+    weights.load(panel, std::integral_constant<size_t, kLanes>());
+    tile.add_products(x + k, x_stride, weights);
+  }
+  if (whole < columns) {
+    HWY_ALIGN float x_tails[T * kLanes];
+    copy_tails(x + whole, x_stride, T, columns - whole, x_tails);
+    weights.load(panel, kLanes);
+    tile.add_products(x_tails, kLanes, weights);
+  }
+}
+
+constexpr size_t kBlockPanels = kBlockRows / kTileRows;
+
+// Columns [k, k + count) of a packed block of rows, for T tokens.
+template <size_t T>
+HWY_NOINLINE void multiply_block(const WeightProduct& product, int64_t row, size_t rows, size_t k, size_t count, size_t token,
+                                 const float* panels, float* sums) {
+  const size_t panel_floats = round_up(count, kLanes) * kTileRows;
+  const float* x = product.x + static_cast<int64_t>(token) * product.x_stride + k;
+  for (size_t r = 0; r < rows; r += kTileRows, panels += panel_floats, sums += T * kTileRows * kLanes) {
+    ProductTile<T, kTileRows> tile;
+    if (k == 0) {
+      tile.zero();
+    } else {
+      tile.load(sums);
+    }
+    multiply_panel(tile, x, product.x_stride, count, panels);
+    if (k + count < static_cast<size_t>(product.weights.columns)) {
+      tile.store(sums);
+      continue;
+    }
+    const int64_t first = row + static_cast<int64_t>(r);
+    const size_t there = HWY_MIN(kTileRows, rows - r);
+    const RowEnds ends(product, first, there);
+    float* y = product.y + static_cast<int64_t>(token) * product.y_stride + first;
+    if (there == kTileRows) {
+      tile.finish(ends, y, product.y_stride);
+    } else {
+      HWY_ALIGN float finished[T * kTileRows];
+      tile.finish(ends, finished, kTileRows);
+      for (size_t t = 0; t < T; ++t) std::copy_n(finished + t * kTileRows, there, y + static_cast<int64_t>(t) * product.y_stride);
+    }
+  }
+}
+
+template <class W>
+void packed_product(const WeightProduct& product, int64_t begin, int64_t end, float* scratch) {
+  const size_t columns = static_cast<size_t>(product.weights.columns);
+  float* panels = scratch;                            // [block panels][columns of a block / lanes][3][lanes]
+  float* sums = panels + kBlockColumns * kBlockRows;  // [groups of tokens][block panels][4][3][lanes]
+  for (size_t first_token = 0; first_token < product.tokens; first_token += kBlockTokens) {
+    const size_t tokens = HWY_MIN(kBlockTokens, product.tokens - first_token);
+    for (int64_t row = begin; row < end; row += static_cast<int64_t>(kBlockRows)) {
+      const size_t rows = static_cast<size_t>(HWY_MIN(static_cast<int64_t>(kBlockRows), end - row));
+      for (size_t k = 0; k < columns; k += kBlockColumns) {
+        const size_t count = HWY_MIN(kBlockColumns, columns - k);
+        for (size_t r = 0; r < rows; r += kTileRows) {
+          pack_weights<W>(product.weights, row + static_cast<int64_t>(r), HWY_MIN(kTileRows, rows - r), k, count,
+                          panels + r * round_up(count, kLanes));
+        }
+        for (size_t t = 0; t < tokens; t += kTileTokens) {
+          const auto multiply = [&](auto shape) HWY_ATTR {
+            multiply_block<decltype(shape)::kHeight>(product, row, rows, k, count, first_token + t, panels,
+                                                     sums + t * kBlockRows * kLanes);
+          };
+          switch (tokens - t) {
+            case 1:
+              multiply(TileShape<1>());
+              break;
+            case 2:
+              multiply(TileShape<2>());
+              break;
+            case 3:
+              multiply(TileShape<3>());
+              break;
+            default:
+              multiply(TileShape<kTileTokens>());
+          }
+        }
+      }
+    }
+  }
+}
+
+template <class W>
+void any_product(const WeightProduct& product, int64_t begin, int64_t end, float* scratch) {
+  if (product.tokens < kPackedFrom || product.weights.columns == 0) {
+    direct_product<W>(product, begin, end);
+  } else {
+    packed_product<W>(product, begin, end, scratch);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace raffia
+HWY_AFTER_NAMESPACE();
+
+#endif

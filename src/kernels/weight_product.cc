@@ -1,0 +1,50 @@
+#include "kernels/weight_product.h"
+
+#include "core/dispatch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/weight_product.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// clang-format off: foreach_target.h comes first
+#include "kernels/weight_product-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace raffia {
+namespace HWY_NAMESPACE {
+
+void product_rows(const WeightProduct& product, int64_t begin, int64_t end, float* scratch) {
+  switch (product.weights.type) {
+    case WeightType::f32:
+      return any_product<float>(product, begin, end, scratch);
+    case WeightType::bf16:
+      return any_product<BFloat16>(product, begin, end, scratch);
+    case WeightType::int8:
+      return any_product<int8_t>(product, begin, end, scratch);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace raffia
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace raffia {
+
+HWY_EXPORT(product_rows);
+
+size_t weight_product_scratch_floats(const WeightProduct& product) {
+  if (product.tokens < kPackedFrom) return 0;
+  constexpr size_t kMostLanes = 16;
+  const bool one_block = product.weights.columns <= static_cast<int64_t>(kBlockColumns);
+  const size_t tokens = one_block ? 0 : round_up(std::min(product.tokens, kBlockTokens), 4);
+  return kBlockRows * (kBlockColumns + tokens * kMostLanes);
+}
+
+void weight_product(const WeightProduct& product, int64_t begin, int64_t end, float* scratch) {
+  if (product.tokens == 0) return;
+  chosen(HWY_DISPATCH_TABLE(product_rows))(product, begin, end, scratch);
+}
+
+}  // namespace raffia
+#endif  // HWY_ONCE

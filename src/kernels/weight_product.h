@@ -1,0 +1,41 @@
+// Products of activations with stored weights: y [tokens, rows] = x [tokens, columns] W^T + bias.
+//
+// One order of summation: every (token, row) has one vector of partial sums with lanes along the columns, a tail filled up with
+// zeros, one sum across lanes, then the scale of the row, then the bias. So a result has the same bits for any number of tokens
+// or rows in a call, and however the rows are cut into calls.
+#ifndef RAFFIA_KERNELS_WEIGHT_PRODUCT_H_
+#define RAFFIA_KERNELS_WEIGHT_PRODUCT_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "core/weight_matrix.h"
+
+namespace raffia {
+
+struct WeightProduct {
+  WeightMatrix weights;
+  const float* bias = nullptr;  // [rows]; null: none
+  size_t tokens = 0;
+  const float* x = nullptr;  // [tokens, columns]; strides in floats from one token to the next
+  int64_t x_stride = 0;
+  float* y = nullptr;  // [tokens, rows]
+  int64_t y_stride = 0;
+};
+
+// Calls over a multiple of so many rows waste nothing on smaller tiles.
+constexpr int64_t kProductRows = 24;
+
+constexpr size_t kPackedFrom = 24;  // tokens from which blocks of weights are widened into panels
+constexpr size_t kBlockRows = 12;   // weights of a block: 12 x 512 floats are 24 KiB of L1
+constexpr size_t kBlockColumns = 512;
+constexpr size_t kBlockTokens = 256;  // tokens whose sums are laid aside between blocks of columns
+
+size_t weight_product_scratch_floats(const WeightProduct& product);  // 0 for few tokens
+
+// Rows [begin, end) of the weights, which are columns of y.
+void weight_product(const WeightProduct& product, int64_t begin, int64_t end, float* scratch);
+
+}  // namespace raffia
+
+#endif  // RAFFIA_KERNELS_WEIGHT_PRODUCT_H_

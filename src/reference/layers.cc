@@ -1,0 +1,81 @@
+#include "reference/layers.h"
+
+#include <cmath>
+
+namespace raffia::reference {
+
+void linear(View2 x, View2 weights, View1 bias, MutView2 y) {
+  for (int64_t n = 0; n < x.extent(0); ++n) {
+    for (int64_t o = 0; o < weights.extent(0); ++o) {
+      double sum = bias.absent() ? 0.0 : bias(o);
+      for (int64_t i = 0; i < x.extent(1); ++i) sum += x(n, i) * weights(o, i);
+      y.set(sum, n, o);
+    }
+  }
+}
+
+void layer_norm(View2 x, View1 weight, View1 bias, double eps, MutView2 y) {
+  const int64_t columns = x.extent(1);
+  for (int64_t n = 0; n < x.extent(0); ++n) {
+    double mean = 0, variance = 0;
+    for (int64_t i = 0; i < columns; ++i) mean += x(n, i) / static_cast<double>(columns);
+    for (int64_t i = 0; i < columns; ++i) variance += std::pow(x(n, i) - mean, 2) / static_cast<double>(columns);
+    const double inverse = 1.0 / std::sqrt(variance + eps);
+    for (int64_t i = 0; i < columns; ++i) {
+      y.set((x(n, i) - mean) * inverse * weight(i) + (bias.absent() ? 0.0 : bias(i)), n, i);
+    }
+  }
+}
+
+void rms_norm(View2 x, View1 weight, double eps, MutView2 y) {
+  const int64_t columns = x.extent(1);
+  for (int64_t n = 0; n < x.extent(0); ++n) {
+    double mean_square = 0;
+    for (int64_t i = 0; i < columns; ++i) mean_square += x(n, i) * x(n, i) / static_cast<double>(columns);
+    const double inverse = 1.0 / std::sqrt(mean_square + eps);
+    for (int64_t i = 0; i < columns; ++i) y.set(x(n, i) * inverse * weight(i), n, i);
+  }
+}
+
+void gelu(View2 x, MutView2 y) {
+  for (int64_t n = 0; n < x.extent(0); ++n) {
+    for (int64_t i = 0; i < x.extent(1); ++i) y.set(0.5 * x(n, i) * std::erfc(-x(n, i) * std::sqrt(0.5)), n, i);
+  }
+}
+
+void swiglu(View2 gate, View2 up, MutView2 y) {
+  for (int64_t n = 0; n < gate.extent(0); ++n) {
+    for (int64_t i = 0; i < gate.extent(1); ++i) y.set(gate(n, i) / (1.0 + std::exp(-gate(n, i))) * up(n, i), n, i);
+  }
+}
+
+void rotary(View3 x, int64_t position, double base, MutView3 y) {
+  const int64_t half = x.extent(2) / 2;
+  for (int64_t t = 0; t < x.extent(0); ++t) {
+    for (int64_t h = 0; h < x.extent(1); ++h) {
+      for (int64_t i = 0; i < half; ++i) {
+        const double angle =
+            static_cast<double>(position + t) * std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(x.extent(2)));
+        const double a = x(t, h, i), b = x(t, h, i + half);
+        y.set(a * std::cos(angle) - b * std::sin(angle), t, h, i);
+        y.set(b * std::cos(angle) + a * std::sin(angle), t, h, i + half);
+      }
+    }
+  }
+}
+
+void short_convolution(View2 x, View2 weight, View2 history, MutView2 y) {
+  const int64_t taps = weight.extent(1);
+  for (int64_t t = 0; t < x.extent(0); ++t) {
+    for (int64_t c = 0; c < x.extent(1); ++c) {
+      double sum = 0;
+      for (int64_t j = 0; j < taps; ++j) {
+        const int64_t from = t - taps + 1 + j;
+        sum += weight(c, j) * (from < 0 ? history(taps - 1 + from, c) : x(from, c));
+      }
+      y.set(sum, t, c);
+    }
+  }
+}
+
+}  // namespace raffia::reference

@@ -1,0 +1,35 @@
+// Twins of the small operations of a transformer layer (kernels/weight_product.h, kernels/layer_ops.h): in double, plain loops.
+// Views may be of any element type; shapes are trusted. An absent view is a bias or weight that is not there.
+#ifndef RAFFIA_REFERENCE_LAYERS_H_
+#define RAFFIA_REFERENCE_LAYERS_H_
+
+#include <cstdint>
+
+#include "raffia/views.h"
+
+namespace raffia::reference {
+
+// y [N, O] = x [N, I] weights^T + bias, with weights [O, I], bias [O].
+void linear(View2 x, View2 weights, View1 bias, MutView2 y);
+
+// Each row over [E]: y = (x - mean) / sqrt(variance + eps) weight + bias.
+void layer_norm(View2 x, View1 weight, View1 bias, double eps, MutView2 y);
+
+// Each row over [E]: y = x / sqrt(mean of squares + eps) weight.
+void rms_norm(View2 x, View1 weight, double eps, MutView2 y);
+
+// y = x (1 + erf(x / sqrt 2)) / 2.
+void gelu(View2 x, MutView2 y);
+
+// y = gate / (1 + e^-gate) up.
+void swiglu(View2 gate, View2 up, MutView2 y);
+
+// x [T, H, d]: entries i and i + d/2 of row t turn by the angle (position + t) base^(-2 i / d). y may be x.
+void rotary(View3 x, int64_t position, double base, MutView3 y);
+
+// y_t = sum_j weight[:, j] x_{t - J + 1 + j} with weight [E, J]; rows before the first are those of history [J - 1, E].
+void short_convolution(View2 x, View2 weight, View2 history, MutView2 y);
+
+}  // namespace raffia::reference
+
+#endif  // RAFFIA_REFERENCE_LAYERS_H_
