@@ -35,7 +35,7 @@ std::shared_ptr<nn::LanguageModelImpl> make_source() {
 
 std::vector<int32_t> text(int64_t length) {
   torch::manual_seed(4);
-  const Tensor ids = nn::random_ids(1, length, kVocabulary).to(at::kInt);
+  const at::Tensor ids = nn::random_ids(1, length, kVocabulary).to(at::kInt);
   return {ids.data_ptr<int32_t>(), ids.data_ptr<int32_t>() + length};
 }
 
@@ -68,7 +68,7 @@ TEST(Convert, KeepsEveryWeightOfTheSource) {
 TEST(Convert, AWindowAsLongAsTheTextIsTheSameModel) {
   const at::NoGradGuard no_grad;
   const auto source = make_source();
-  const Tensor ids = nn::random_ids(2, 20, kVocabulary);
+  const at::Tensor ids = nn::random_ids(2, 20, kVocabulary);
   for (const std::vector<std::string>& to : {std::vector<std::string>{"window:window=32"}, {"softmax", "eva:window=32"}}) {
     const auto converted = make_converted(*source, converted_config(source->config(), parsed(to), 1));
     EXPECT_LT(nn::relative_difference(converted->forward(ids), source->forward(ids)), 1e-5) << to.back();
