@@ -37,7 +37,16 @@ endif()
 
 # Kernels exist for EMU128 (the scalar fallback, which tests run everywhere), SSE4, AVX2 and AVX3; SSSE3 adds nothing to these.
 # Every translation unit sees the same set, or dispatch tables would disagree.
-target_compile_definitions(raffia_build_flags INTERFACE HWY_COMPILE_ALL_ATTAINABLE "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
+set(disabled_targets "HWY_SSSE3|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128")
+if(RAFFIA_SANITIZE)
+  # Sanitizers see what runs, and every target costs build time: AVX-512 runs on few machines, and races and parsers are the same
+  # on any ISA.
+  string(APPEND disabled_targets "|HWY_AVX3|HWY_AVX3_DL")
+  if(RAFFIA_SANITIZE STREQUAL "thread" OR RAFFIA_BUILD_FUZZERS)
+    string(APPEND disabled_targets "|HWY_SSE4")
+  endif()
+endif()
+target_compile_definitions(raffia_build_flags INTERFACE HWY_COMPILE_ALL_ATTAINABLE "HWY_DISABLED_TARGETS=(${disabled_targets})")
 
 if(RAFFIA_SANITIZE)
   set(sanitize_flags -fsanitize=${RAFFIA_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

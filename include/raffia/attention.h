@@ -74,6 +74,8 @@ Report read_state(View4 q, const FeatureMap& map, const State& state, MutView4 o
 // The sessions are the entries of one state, or one state (of batch 1) each.
 Report causal_step(View3 q, View3 k, View3 v, const FeatureMap& map, State& state, MutView3 out,
                    const AttentionOptions& options = {});
+Report causal_step(View3 q, View3 k, View3 v, const FeatureMap& map, std::span<State* const> sessions, MutView3 out,
+                   const AttentionOptions& options = {});
 Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap& map, State& state, MutView3 out,
                   const AttentionOptions& options = {});
 Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap& map, std::span<State* const> sessions,

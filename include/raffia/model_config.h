@@ -63,6 +63,10 @@ struct ModelConfig {
   int64_t key_heads() const { return kv_heads == 0 ? heads : kv_heads; }
   int64_t ffn_width() const { return ffn == 0 ? 4 * width : ffn; }
   const Estimator& estimator(int64_t layer) const;  // of this layer
+  // translate names one estimator for both of its halves: where that is causal alone, the encoder takes what comes closest.
+  Estimator encoder_estimator(int64_t layer) const;
+  // With the random numbers of attention `number` of the model: its own seed, or that of the model where it has none.
+  Estimator streamed(Estimator estimator, uint32_t number) const;
 
   void check(std::string_view where) const;  // throws FormatError that names the field
 };

@@ -63,7 +63,8 @@ class Session {
   ~Session();
 
   const Model& model() const;
-  int64_t position() const;    // tokens read
+  int64_t position() const;  // tokens read
+  const RunOptions& run() const;
   size_t state_bytes() const;  // of what it remembers
 
   // Reads tokens; logits() are those after the last. Returns how many were found in the cache, if one is given, and leaves what
@@ -80,6 +81,8 @@ class Session {
   int32_t sample();                                        // a choice of what comes next; does not read it
   double log_probability(int32_t id) const;                // by the model itself, before sampling changes it
   std::vector<TokenScore> likeliest(int64_t count) const;  // best first
+
+  std::span<const int32_t> recent() const;  // the last tokens read, at most 64 or the repetition window
 
   const SamplingOptions& sampling() const;
   void set_sampling(const SamplingOptions& sampling);  // the count of draws goes on unless the seed changes

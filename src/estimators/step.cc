@@ -97,6 +97,18 @@ void require_batch(const char* name, const State& state, View3 q) {
           q.extent(0));
 }
 
+void require_sessions(const char* name, std::span<State* const> sessions, View3 q) {
+  require(sessions.size() == static_cast<size_t>(q.extent(0)), "{}: {} sessions are given, expected {} (batch of q)", name,
+          sessions.size(), q.extent(0));
+  for (size_t b = 0; b < sessions.size(); ++b) {
+    require(sessions[b] != nullptr && sessions[b]->shape().batch == 1, "{}: session {} is {}, expected a state of one entry",
+            name, b, sessions[b] == nullptr ? "null" : "a state of several entries");
+  }
+  std::vector<const State*> sorted(sessions.begin(), sessions.end());
+  std::ranges::sort(sorted);
+  require(std::ranges::adjacent_find(sorted) == sorted.end(), "{}: a session is given twice, expected each once", name);
+}
+
 }  // namespace
 
 Report causal_step(View3 q, View3 k, View3 v, const FeatureMap& map, State& state, MutView3 out,
@@ -111,18 +123,17 @@ Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap
   return step_all("gated_step", q, k, v, gate_logits, true, map, out, options, [&](int64_t b) { return Entry{&state, b}; });
 }
 
+Report causal_step(View3 q, View3 k, View3 v, const FeatureMap& map, std::span<State* const> sessions, MutView3 out,
+                   const AttentionOptions& options) {
+  require_sessions("causal_step", sessions, q);
+  return step_all("causal_step", q, k, v, {}, false, map, out, options, [&](int64_t b) {
+    return Entry{sessions[static_cast<size_t>(b)], 0};
+  });
+}
+
 Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap& map, std::span<State* const> sessions,
                   MutView3 out, const AttentionOptions& options) {
-  require(sessions.size() == static_cast<size_t>(q.extent(0)), "gated_step: {} sessions are given, expected {} (batch of q)",
-          sessions.size(), q.extent(0));
-  for (size_t b = 0; b < sessions.size(); ++b) {
-    require(sessions[b] != nullptr && sessions[b]->shape().batch == 1,
-            "gated_step: session {} is {}, expected a state of one entry", b,
-            sessions[b] == nullptr ? "null" : "a state of several entries");
-  }
-  std::vector<const State*> sorted(sessions.begin(), sessions.end());
-  std::ranges::sort(sorted);
-  require(std::ranges::adjacent_find(sorted) == sorted.end(), "gated_step: a session is given twice, expected each once");
+  require_sessions("gated_step", sessions, q);
   return step_all("gated_step", q, k, v, gate_logits, true, map, out, options, [&](int64_t b) {
     return Entry{sessions[static_cast<size_t>(b)], 0};
   });

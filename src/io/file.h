@@ -30,6 +30,7 @@ class File {
   void write(std::span<const std::byte> bytes);
   void sync();
   void close();  // for those who want to hear of errors
+  int descriptor() const { return fd_; }
 
  private:
   std::filesystem::path path_;

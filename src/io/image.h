@@ -33,6 +33,8 @@ struct ImageFormat {
 
 inline constexpr ImageFormat kStateImage{.magic = "RAFSTATE", .noun = "state", .version = 1, .fields = 4};
 inline constexpr ImageFormat kWindowStateImage{.magic = "RAFWINST", .noun = "window state", .version = 1, .fields = 13};
+// Fingerprint of the model, position, number of parts.
+inline constexpr ImageFormat kSessionImage{.magic = "RAFSESSN", .noun = "session", .version = 1, .fields = 3};
 
 // Fills the header of an image whose payload is in place.
 void put_header(const ImageFormat& format, std::span<const int64_t> fields, std::span<std::byte> image);

@@ -42,11 +42,19 @@ HWY_INLINE Vec load_weights(const int8_t* w) {
   return hn::ConvertTo(Tag(), hn::PromoteTo(hn::RebindToSigned<Tag>(), hn::LoadU(narrow, w)));
 }
 
-// A vector for each of R rows: weights, or the sums of one token.
+// GCC would rather load a vector again for each multiply-add that uses it, which takes more loads than the CPU has time for.
+HWY_INLINE Vec in_register(Vec v) {
+#if HWY_ARCH_X86 && HWY_COMPILER_GCC && HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
+  asm("" : "+v"(v.raw));
+#endif
+  return v;
+}
+
+// A vector for each of R rows or tokens: of weights, of x, or of sums.
 template <size_t R>
-struct RowVectors {
+struct Vectors {
   Vec head;
-  RowVectors<R - 1> tail;
+  Vectors<R - 1> tail;
 
   HWY_INLINE void zero() {
     head = hn::Zero(Tag());
@@ -54,25 +62,33 @@ struct RowVectors {
   }
   template <class W, class Stride>
   HWY_INLINE void load(const W* w, Stride stride) {
-    head = load_weights(w);
+    head = in_register(load_weights(w));
     tail.load(w + stride, stride);
   }
   HWY_INLINE void store(float* p) const {
     hn::StoreU(head, Tag(), p);
     tail.store(p + kLanes);
   }
-  HWY_INLINE void add_product(Vec x, const RowVectors& weights) {
+  HWY_INLINE void add_product(Vec x, const Vectors& weights) {
     head = hn::MulAdd(x, weights.head, head);
     tail.add_product(x, weights.tail);
   }
+  template <size_t I>
+  HWY_INLINE Vec at() const {
+    if constexpr (I == 0) {
+      return head;
+    } else {
+      return tail.template at<I - 1>();
+    }
+  }
 };
 template <>
-struct RowVectors<0> {
+struct Vectors<0> {
   HWY_INLINE void zero() {}
   template <class W, class Stride>
   HWY_INLINE void load(const W*, Stride) {}
   HWY_INLINE void store(float*) const {}
-  HWY_INLINE void add_product(Vec, const RowVectors&) {}
+  HWY_INLINE void add_product(Vec, const Vectors&) {}
 };
 
 // What a row's sum is multiplied by, and what is added then; padded for vectors of four.
@@ -90,9 +106,9 @@ struct RowEnds {
 };
 
 #if HWY_TARGET == HWY_SCALAR
-HWY_INLINE void finish_rows(const RowVectors<0>&, const float*, const float*, float*) {}
+HWY_INLINE void finish_rows(const Vectors<0>&, const float*, const float*, float*) {}
 template <size_t R>
-HWY_INLINE void finish_rows(const RowVectors<R>& sums, const float* scale, const float* bias, float* y) {
+HWY_INLINE void finish_rows(const Vectors<R>& sums, const float* scale, const float* bias, float* y) {
   *y = hn::GetLane(sums.head) * *scale + *bias;
   finish_rows(sums.tail, scale + 1, bias + 1, y + 1);
 }
@@ -110,7 +126,7 @@ HWY_INLINE auto narrow_sum(V sums) {
 
 // y[r] = bias + scale * the sum across lanes. Always four rows at once, so that every row is summed alike.
 template <size_t R>
-HWY_INLINE void finish_rows(const RowVectors<R>& sums, const float* scale, const float* bias, float* y) {
+HWY_INLINE void finish_rows(const Vectors<R>& sums, const float* scale, const float* bias, float* y) {
   const hn::CappedTag<float, 8> d;
   const hn::CappedTag<float, 4> d4;
   const auto a = narrow_sum(sums.head);
@@ -130,41 +146,66 @@ HWY_INLINE void finish_rows(const RowVectors<R>& sums, const float* scale, const
 }
 #endif
 
-template <size_t T, size_t R>
+// The sums of O x I pairs of a row and a token. A step holds a vector for each of the I inner ones in registers, the outer ones
+// pass by one after the other: sums, inner ones and one outer one must fit the register file.
+template <size_t O, size_t I>
 struct ProductTile {
-  RowVectors<R> head;
-  ProductTile<T - 1, R> tail;
+  Vectors<I> head;
+  ProductTile<O - 1, I> tail;
 
   HWY_INLINE void zero() {
     head.zero();
     tail.zero();
   }
-  // Sums laid aside: [T][R][lanes].
+  // Sums laid aside: [O][I][lanes].
   HWY_INLINE void load(const float* p) {
     head.load(p, kLanes);
-    tail.load(p + R * kLanes);
+    tail.load(p + I * kLanes);
   }
   HWY_INLINE void store(float* p) const {
     head.store(p);
-    tail.store(p + R * kLanes);
+    tail.store(p + I * kLanes);
   }
-  HWY_INLINE void add_products(const float* x, int64_t x_stride, const RowVectors<R>& weights) {
-    head.add_product(hn::LoadU(Tag(), x), weights);
-    tail.add_products(x + x_stride, x_stride, weights);
+  template <class T>
+  HWY_INLINE void add_products(const T* outer, int64_t stride, const Vectors<I>& inner) {
+    head.add_product(load_weights(outer), inner);
+    tail.add_products(outer + stride, stride, inner);
   }
-  HWY_INLINE void finish(const RowEnds& ends, float* y, int64_t y_stride) const {
-    finish_rows(head, ends.scale, ends.bias, y);
-    tail.finish(ends, y + y_stride, y_stride);
+  // The sums of inner one K with each outer one.
+  template <size_t K>
+  HWY_INLINE Vectors<O> with_inner() const {
+    return {head.template at<K>(), tail.template with_inner<K>()};
   }
 };
-template <size_t R>
-struct ProductTile<0, R> {
+template <size_t I>
+struct ProductTile<0, I> {
   HWY_INLINE void zero() {}
   HWY_INLINE void load(const float*) {}
   HWY_INLINE void store(float*) const {}
-  HWY_INLINE void add_products(const float*, int64_t, const RowVectors<R>&) {}
-  HWY_INLINE void finish(const RowEnds&, float*, int64_t) const {}
+  template <class T>
+  HWY_INLINE void add_products(const T*, int64_t, const Vectors<I>&) {}
+  template <size_t K>
+  HWY_INLINE Vectors<0> with_inner() const {
+    return {};
+  }
 };
+
+// Tokens outside, rows inside: y[t] for each token.
+template <size_t T, size_t R>
+HWY_INLINE void finish_tokens(const ProductTile<T, R>& tile, const RowEnds& ends, float* y, int64_t y_stride) {
+  if constexpr (T > 0) {
+    finish_rows(tile.head, ends.scale, ends.bias, y);
+    finish_tokens(tile.tail, ends, y + y_stride, y_stride);
+  }
+}
+// The other way round.
+template <size_t T = 0, size_t R, size_t Tokens>
+HWY_INLINE void finish_inner_tokens(const ProductTile<R, Tokens>& tile, const RowEnds& ends, float* y, int64_t y_stride) {
+  if constexpr (T < Tokens) {
+    finish_rows(tile.template with_inner<T>(), ends.scale, ends.bias, y);
+    finish_inner_tokens<T + 1>(tile, ends, y + y_stride, y_stride);
+  }
+}
 
 // The last columns of `count` rows, filled up with zeros to a vector each.
 template <class T>
@@ -182,38 +223,48 @@ HWY_INLINE void ask_for_rows(const W* w, int64_t stride) {
   }
 }
 
-// T tokens by R rows of weights where they lie. The rows of the next tile follow in memory and are asked for line by line.
+// T tokens by R rows of weights where they lie. Of tokens and rows, the fewer are held in registers. The rows of the next tile
+// follow in memory and are asked for line by line.
 template <size_t T, size_t R, class W>
 HWY_INLINE void direct_tile(const WeightProduct& product, size_t token, int64_t row) {
   constexpr size_t kLine = 64 / sizeof(W);
+  constexpr bool kHoldTokens = T < R;
   const size_t columns = static_cast<size_t>(product.weights.columns);
-  const int64_t w_stride = product.weights.columns, x_stride = product.x_stride;
+  const int64_t w_stride = product.weights.columns;
   const W* w = static_cast<const W*>(product.weights.data) + row * w_stride;
-  const float* x = product.x + static_cast<int64_t>(token) * x_stride;
-  ProductTile<T, R> tile;
+  const float* x = product.x + static_cast<int64_t>(token) * product.x_stride;
+  ProductTile<HWY_MAX(T, R), HWY_MIN(T, R)> tile;
   tile.zero();
-  RowVectors<R> weights;
+  const auto step = [&](const float* x_at, int64_t x_stride, const W* w_at, int64_t w_apart) HWY_ATTR {
+    Vectors<HWY_MIN(T, R)> held;
+    if constexpr (kHoldTokens) {
+      held.load(x_at, x_stride);
+      tile.add_products(w_at, w_apart, held);
+    } else {
+      held.load(w_at, w_apart);
+      tile.add_products(x_at, x_stride, held);
+    }
+  };
   size_t k = 0;
   for (; k + kLine <= columns; k += kLine) {
     if (token == 0) ask_for_rows<R>(w + k + static_cast<int64_t>(R) * w_stride, w_stride);
-    for (size_t i = k; i < k + kLine; i += kLanes) {
-      weights.load(w + i, w_stride);
-      tile.add_products(x + i, x_stride, weights);
-    }
+    for (size_t i = k; i < k + kLine; i += kLanes) step(x + i, product.x_stride, w + i, w_stride);
   }
-  for (; k + kLanes <= columns; k += kLanes) {
-    weights.load(w + k, w_stride);
-    tile.add_products(x + k, x_stride, weights);
-  }
+  for (; k + kLanes <= columns; k += kLanes) step(x + k, product.x_stride, w + k, w_stride);
   if (k < columns) {
     HWY_ALIGN W w_tails[R * kLanes];
     HWY_ALIGN float x_tails[T * kLanes];
     copy_tails(w + k, w_stride, R, columns - k, w_tails);
-    copy_tails(x + k, x_stride, T, columns - k, x_tails);
-    weights.load(w_tails, kLanes);
-    tile.add_products(x_tails, kLanes, weights);
+    copy_tails(x + k, product.x_stride, T, columns - k, x_tails);
+    step(x_tails, kLanes, w_tails, kLanes);
   }
-  tile.finish(RowEnds(product, row, R), product.y + static_cast<int64_t>(token) * product.y_stride + row, product.y_stride);
+  const RowEnds ends(product, row, R);
+  float* y = product.y + static_cast<int64_t>(token) * product.y_stride + row;
+  if constexpr (kHoldTokens) {
+    finish_inner_tokens(tile, ends, y, product.y_stride);
+  } else {
+    finish_tokens(tile, ends, y, product.y_stride);
+  }
 }
 
 // All rows [begin, end) for T tokens.
@@ -284,7 +335,7 @@ HWY_INLINE void pack_weights(const WeightMatrix& weights, int64_t first, size_t 
 template <size_t T>
 HWY_INLINE void multiply_panel(ProductTile<T, kTileRows>& tile, const float* HWY_RESTRICT x, int64_t x_stride, size_t columns,
                                const float* HWY_RESTRICT panel) {
-  RowVectors<kTileRows> weights;
+  Vectors<kTileRows> weights;
   const size_t whole = columns / kLanes * kLanes;
   for (size_t k = 0; k < whole; k += kLanes, panel += kTileRows * kLanes) {
     weights.load(panel, std::integral_constant<size_t, kLanes>());
@@ -323,10 +374,10 @@ HWY_NOINLINE void multiply_block(const WeightProduct& product, int64_t row, size
     const RowEnds ends(product, first, there);
     float* y = product.y + static_cast<int64_t>(token) * product.y_stride + first;
     if (there == kTileRows) {
-      tile.finish(ends, y, product.y_stride);
+      finish_tokens(tile, ends, y, product.y_stride);
     } else {
       HWY_ALIGN float finished[T * kTileRows];
-      tile.finish(ends, finished, kTileRows);
+      finish_tokens(tile, ends, finished, static_cast<int64_t>(kTileRows));
       for (size_t t = 0; t < T; ++t) std::copy_n(finished + t * kTileRows, there, y + static_cast<int64_t>(t) * product.y_stride);
     }
   }

@@ -158,9 +158,9 @@ TEST_P(StepOp, RoundsBf16OnceAtTheEnd) {
   });
 }
 
-TEST(GatedStep, SessionsOfTheirOwnEqualEntriesOfOneState) {
-  for_each_isa([] {
-    Case c({.length = 5, .batch = 3, .heads = 4, .groups = 2, .seed = 75});
+TEST_P(StepOp, SessionsOfTheirOwnEqualEntriesOfOneState) {
+  for_each_isa([this] {
+    Case c({.op = GetParam(), .length = 5, .batch = 3, .heads = 4, .groups = 2, .seed = 75});
     c.add_initial_state();
     const Outcome together = run_steps(c);
     std::vector<State> apart;
@@ -168,8 +168,13 @@ TEST(GatedStep, SessionsOfTheirOwnEqualEntriesOfOneState) {
     const std::vector<State*> sessions = {&apart[0], &apart[1], &apart[2]};
     std::vector<float> out(c.dout.size(), kNan);
     for (int64_t t = 0; t < 5; ++t) {
-      gated_step(token<View3>(c.q_view(), t), token<View3>(c.k_view(), t), token<View3>(c.v_view(), t), token(c.gate_view(), t),
-                 c.map, sessions, token<MutView3>(MutView4(out.data(), c.out_shape()), t));
+      const View3 q = token<View3>(c.q_view(), t), k = token<View3>(c.k_view(), t), v = token<View3>(c.v_view(), t);
+      const MutView3 to = token<MutView3>(MutView4(out.data(), c.out_shape()), t);
+      if (GetParam() == Op::gated) {
+        gated_step(q, k, v, token(c.gate_view(), t), c.map, sessions, to);
+      } else {
+        causal_step(q, k, v, c.map, sessions, to);
+      }
     }
     EXPECT_TRUE(same_bits(out, together.out)) << c.shape.text();
     for (int64_t b = 0; b < 3; ++b) {

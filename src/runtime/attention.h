@@ -1,0 +1,88 @@
+// Attention of a trained model: projections, convolution, positions, and the estimator over what a session remembers.
+#ifndef RAFFIA_RUNTIME_ATTENTION_H_
+#define RAFFIA_RUNTIME_ATTENTION_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/layer_ops.h"
+#include "raffia/estimator.h"
+#include "raffia/features.h"
+#include "raffia/model_config.h"
+#include "runtime/turn.h"
+#include "runtime/weights.h"
+
+namespace raffia::runtime {
+
+// What self and cross attention share. Query head h reads key head h G / H.
+class Heads {
+ public:
+  Heads(const ModelConfig& config, const Estimator& estimator, WeightReader& weights, const std::string& prefix);
+
+ protected:
+  // read [rows, E], one head beside the other -> out [rows, E].
+  void answer(float* read, const Turn& turn, float* out) const;
+
+  // Every query reads all keys: q, out [1, T, H, d], k, v [1, S, G, d].
+  void attend_both_ways(View4 q, View4 k, View4 v, const Turn& turn, MutView4 out) const;
+
+  int64_t width() const { return heads_ * dim_; }          // E
+  int64_t key_width() const { return key_heads_ * dim_; }  // G d
+
+  Estimator estimator_;
+  int64_t heads_, key_heads_, dim_;
+  Linear q_, k_, v_, out_;
+  std::vector<float> head_norm_;  // [H, d]; empty: none
+  std::optional<FeatureMap> map_;
+};
+
+class SelfAttention : public Heads {
+ public:
+  // `estimator` has its seed and layer.
+  SelfAttention(const ModelConfig& config, const Estimator& estimator, bool causal, WeightReader& weights,
+                const std::string& prefix);
+
+  AttentionMemory empty_memory() const;  // causal
+
+  // x [rows, E], normalised -> out [rows, E]. `index`: of this attention in the memory of a session.
+  void forward(const float* x, const Turn& turn, size_t index, Workspace& work, float* out) const;
+
+ private:
+  // q [rows, H, d], k, v [rows, G, d], gates [rows, G]; q_far, k_far: without positions; absent where they are q and k.
+  struct Inputs {
+    View3 q, k, v;
+    View2 gates;
+    View3 q_far, k_far;
+    MutView3 out;  // [rows, H, d]
+  };
+  void convolve(const Turn& turn, size_t index, Workspace& work) const;
+  void attend_whole(const Inputs& in, const Turn& turn) const;
+  void attend_sequence(const Inputs& in, const Turn& turn, AttentionMemory& memory, Workspace& work) const;
+  void attend_step(const Inputs& in, const Turn& turn, size_t index) const;
+  void attend_cached(const Inputs& in, const Turn& turn, KeyCache& cache, Workspace& work) const;
+  void step_cached(const Inputs& in, const Turn& turn, int64_t row, KeyCache& cache, int threads) const;
+  int64_t rows_in_sight(int64_t next) const;  // of keys, before the token at position `next`
+  HybridInputs hybrid_inputs(const Inputs& in, bool step) const;
+
+  bool causal_;
+  std::optional<Rotary> rotary_;
+  int64_t conv_;                  // width of the short convolution; 0: none
+  std::vector<float> taps_;       // [conv, C]
+  Linear gate_;                   // rfa_gate, hybrid
+  std::vector<float> log_scale_;  // [H], hybrid
+};
+
+class CrossAttention : public Heads {
+ public:
+  CrossAttention(const ModelConfig& config, const Estimator& estimator, WeightReader& weights, const std::string& prefix);
+
+  // encoded [S, E]
+  SourceMemory read_source(const float* encoded, int64_t rows, const RunOptions& run, Workspace& work) const;
+  void forward(const float* x, const Turn& turn, size_t index, Workspace& work, float* out) const;
+};
+
+}  // namespace raffia::runtime
+
+#endif  // RAFFIA_RUNTIME_ATTENTION_H_

@@ -1,0 +1,123 @@
+// Text out of a session, piece by piece.
+#include <algorithm>
+
+#include "core/check.h"
+#include "raffia/session.h"
+
+namespace raffia {
+namespace {
+
+// Tokens before a piece that can change how it is written: a space before a word, the rest of a character.
+constexpr size_t kContext = 8;
+
+// Bytes at the end of `text` that begin a UTF-8 character and do not end it: 0 to 3.
+size_t unfinished(std::string_view text) {
+  for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
+    const auto byte = static_cast<uint8_t>(text[text.size() - back]);
+    if ((byte & 0xC0U) == 0x80U) continue;  // inside a character
+    const size_t length = byte >= 0xF0U ? 4 : byte >= 0xE0U ? 3 : byte >= 0xC0U ? 2 : 1;
+    return length > back ? back : 0;
+  }
+  return 0;
+}
+
+// The text of a growing list of tokens: what each adds depends on those before.
+class TextOfTokens {
+ public:
+  TextOfTokens(const Tokenizer& tokenizer, std::span<const int32_t> before) : tokenizer_(tokenizer) {
+    const std::span<const int32_t> context = before.last(std::min(before.size(), kContext));
+    ids_.assign(context.begin(), context.end());
+    told_ = tokenizer_.decode(ids_);
+  }
+
+  // What is new and whole.
+  std::string add(int32_t id) {
+    ids_.push_back(id);
+    std::string all = tokenizer_.decode(ids_);
+    // A tokenizer that takes back what it wrote before has nothing new to say yet.
+    if (all.size() < told_.size() || all.compare(0, told_.size(), told_) != 0) return "";
+    const std::string_view fresh = std::string_view(all).substr(told_.size());
+    const size_t held = unfinished(fresh);
+    std::string text(fresh.substr(0, fresh.size() - held));
+    if (held == 0 && ids_.size() >= 2 * kContext) {
+      ids_.erase(ids_.begin(), ids_.end() - static_cast<ptrdiff_t>(kContext));
+      told_ = tokenizer_.decode(ids_);
+    } else {
+      told_ += text;
+    }
+    return text;
+  }
+
+  // What was held back to the end.
+  std::string rest() const {
+    const std::string all = tokenizer_.decode(ids_);
+    return all.size() > told_.size() ? all.substr(told_.size()) : "";
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::vector<int32_t> ids_;
+  std::string told_;  // of their text
+};
+
+// The longest end of `text` that begins one of `stops`.
+size_t possible_stop(std::string_view text, const std::vector<std::string>& stops) {
+  size_t most = 0;
+  for (const std::string& stop : stops) {
+    for (size_t length = std::min(text.size(), stop.size() - 1); length > most; --length) {
+      if (text.ends_with(std::string_view(stop).substr(0, length))) most = length;
+    }
+  }
+  return most;
+}
+
+size_t first_stop(std::string_view text, const std::vector<std::string>& stops) {
+  size_t first = std::string_view::npos;
+  for (const std::string& stop : stops) first = std::min(first, text.find(stop));
+  return first;
+}
+
+}  // namespace
+
+Generated generate(Session& session, const GenerateOptions& options, const std::function<bool(std::string_view text)>& on_text) {
+  require(options.tokens >= 0, "generate: tokens is {}, expected 0 or more", options.tokens);
+  require(std::ranges::none_of(options.stop, [](const std::string& stop) { return stop.empty(); }),
+          "generate: a stop string is empty");
+  require(session.position() > 0, "generate: the session has read nothing, expected at least one token");
+  Generated result;
+  const Tokenizer& tokenizer = session.model().tokenizer();
+  TextOfTokens text(tokenizer, session.recent());
+  size_t told = 0;  // bytes of result.text
+  // False: somebody wants no more.
+  const auto tell = [&](size_t end) {
+    const std::string_view fresh = std::string_view(result.text).substr(told, end - told);
+    told = end;
+    return fresh.empty() || !on_text || on_text(fresh);
+  };
+  while (static_cast<int64_t>(result.ids.size()) < options.tokens) {
+    const int32_t id = session.sample();
+    if (options.ends && id == tokenizer.end()) {
+      result.reason = Generated::Reason::end;
+      break;
+    }
+    result.ids.push_back(id);
+    result.log_probabilities.push_back(session.log_probability(id));
+    session.step(id);
+    result.text += text.add(id);
+    if (const size_t stop = first_stop(result.text, options.stop); stop != std::string::npos) {
+      result.text.resize(stop);
+      result.reason = Generated::Reason::stop;
+      tell(result.text.size());
+      return result;
+    }
+    if (!tell(result.text.size() - possible_stop(result.text, options.stop))) {
+      result.reason = Generated::Reason::stop;
+      return result;
+    }
+  }
+  result.text += text.rest();
+  tell(result.text.size());
+  return result;
+}
+
+}  // namespace raffia

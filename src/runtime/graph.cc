@@ -1,0 +1,116 @@
+#include "runtime/graph.h"
+
+#include <numeric>
+
+#include "core/check.h"
+#include "raffia/error.h"
+#include "runtime/products.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace raffia::runtime {
+
+Graph::Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, std::vector<std::byte> bytes,
+             std::shared_ptr<const Tokenizer> tokenizer, std::string_view where)
+    : config_(config),
+      file_(std::move(file)),
+      bytes_(std::move(bytes)),
+      image_(file_ ? file_->bytes() : std::span<const std::byte>(bytes_)),
+      tokenizer_(std::move(tokenizer)),
+      where_(where) {
+  config.check(where);
+  WeightReader weights(image_, where);
+  const int64_t width = config.width, learned = config.positions == Positions::learned ? config.max_length : 0;
+  if (config.task != Task::image) embedding_ = weights.matrix("embedding.weight", config.vocabulary, width);
+  switch (config.task) {
+    case Task::lm:
+      decoder_.emplace(config, Stack::Options{.causal = true, .learned_positions = learned}, weights, "decoder");
+      break;
+    case Task::translate:
+      encoder_.emplace(config, Stack::Options{.learned_positions = learned}, weights, "encoder");
+      decoder_.emplace(
+          config,
+          Stack::Options{
+              .causal = true, .cross = true, .learned_positions = learned, .first_layer = static_cast<uint32_t>(config.layers)},
+          weights, "decoder");
+      break;
+    case Task::classify:
+      encoder_.emplace(config, Stack::Options{.learned_positions = learned}, weights, "encoder");
+      head_ = weights.linear("head", config.classes, config.pairs ? 4 * width : width, true);
+      break;
+    case Task::image: {
+      const int64_t side = config.image_size / config.patch;
+      patches_ = weights.linear("patches", width, config.channels * config.patch * config.patch, true);
+      encoder_.emplace(config, Stack::Options{.learned_positions = side * side}, weights, "encoder");
+      head_ = weights.linear("head", config.classes, width, true);
+      break;
+    }
+  }
+  if (decoder_) output_.weight = config.tied ? embedding_ : weights.matrix("output.weight", config.vocabulary, width);
+  weights.expect_no_more();
+  parameters_ = weights.parameters();
+  weight_type_ = weights.types().size() == 1 ? name_of(*weights.types().begin()) : "mixed";
+  copies_ = weights.take_copies();
+}
+
+uint64_t Graph::fingerprint() const {
+  std::call_once(hashed_, [this] {
+    XXH3_state_t hash;
+    XXH3_64bits_reset(&hash);
+    const std::string json = to_json(config_);
+    XXH3_64bits_update(&hash, json.data(), json.size());
+    XXH3_64bits_update(&hash, image_.data(), image_.size());
+    const uint64_t of_tokenizer = tokenizer_ ? tokenizer_->fingerprint() : 0;
+    XXH3_64bits_update(&hash, &of_tokenizer, sizeof(of_tokenizer));
+    fingerprint_ = XXH3_64bits_digest(&hash);
+  });
+  return fingerprint_;
+}
+
+void Graph::require_task(std::string_view function, Task task) const {
+  require(config_.task == task, "{}: the model {} is for task {}, expected {}", function, where_, name_of(config_.task),
+          name_of(task));
+}
+
+void Graph::require_ids(std::string_view function, std::span<const int32_t> ids) const {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    require(ids[i] >= 0 && ids[i] < config_.vocabulary, "{}: id {} at place {}, expected 0 to {} (the vocabulary)", function,
+            ids[i], i, config_.vocabulary - 1);
+  }
+}
+
+void Graph::require_room(std::string_view function, const Stack& stack, int64_t end) const {
+  require(stack.most_positions() == 0 || end <= stack.most_positions(),
+          "{}: the text is {} tokens long, expected at most {} (the model's learned positions have no more)", function, end,
+          stack.most_positions());
+}
+
+void Graph::embed(std::span<const int32_t> ids, float* x) const {
+  for (const int32_t id : ids) {
+    copy_row(embedding_, id, {x, static_cast<size_t>(config_.width)});
+    x += config_.width;
+  }
+}
+
+void Graph::logits(const float* h, int64_t rows, const RunOptions& run, float* logits) const {
+  const Turn turn{.rows = rows, .run = run};
+  multiply({{&output_, h, config_.width, logits, config_.vocabulary}}, turn);
+}
+
+const float* Graph::encode(std::span<const int32_t> ids, const RunOptions& run, Workspace& work) const {
+  const auto rows = static_cast<int64_t>(ids.size());
+  const std::vector<int64_t> positions = positions_from(0, rows);
+  float* x = work.x.of(rows * config_.width);
+  embed(ids, x);
+  encoder_->forward(x, {.form = Turn::Form::whole, .rows = rows, .positions = positions, .run = run}, work);
+  return x;
+}
+
+std::vector<int64_t> positions_from(int64_t first, int64_t count) {
+  std::vector<int64_t> positions(static_cast<size_t>(count));
+  std::iota(positions.begin(), positions.end(), first);
+  return positions;
+}
+
+}  // namespace raffia::runtime

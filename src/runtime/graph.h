@@ -1,0 +1,74 @@
+// All parts of a loaded model.
+#ifndef RAFFIA_RUNTIME_GRAPH_H_
+#define RAFFIA_RUNTIME_GRAPH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/mapped_file.h"
+#include "raffia/model_config.h"
+#include "raffia/tokenizer.h"
+#include "runtime/stack.h"
+#include "runtime/turn.h"
+#include "runtime/weights.h"
+
+namespace raffia::runtime {
+
+class Graph {
+ public:
+  // The image is that of `file`, or `bytes`.
+  Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, std::vector<std::byte> bytes,
+        std::shared_ptr<const Tokenizer> tokenizer, std::string_view where);
+
+  const ModelConfig& config() const { return config_; }
+  const Tokenizer* tokenizer() const { return tokenizer_.get(); }
+  const std::string& where() const { return where_; }
+  const Stack& encoder() const { return *encoder_; }
+  const Stack& decoder() const { return *decoder_; }
+  const Linear& head() const { return head_; }
+  const Linear& patches() const { return patches_; }
+  uint64_t fingerprint() const;
+  size_t weight_bytes() const { return image_.size(); }
+  int64_t parameters() const { return parameters_; }
+  std::string_view weight_type() const { return weight_type_; }
+
+  void require_task(std::string_view function, Task task) const;                        // throws InvalidArgument
+  void require_ids(std::string_view function, std::span<const int32_t> ids) const;      // likewise
+  void require_room(std::string_view function, const Stack& stack, int64_t end) const;  // for learned positions
+
+  void embed(std::span<const int32_t> ids, float* x) const;                               // [T, E]
+  void logits(const float* h, int64_t rows, const RunOptions& run, float* logits) const;  // [rows, vocabulary]
+  // Tokens through the encoder, [T, E] in work.x.
+  const float* encode(std::span<const int32_t> ids, const RunOptions& run, Workspace& work) const;
+
+ private:
+  ModelConfig config_;
+  std::unique_ptr<const MappedFile> file_;
+  std::vector<std::byte> bytes_;
+  std::span<const std::byte> image_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::string where_;
+  std::deque<std::vector<float>> copies_;
+  WeightMatrix embedding_ = {};
+  Linear output_, head_, patches_;
+  std::optional<Stack> encoder_, decoder_;
+  int64_t parameters_ = 0;
+  std::string_view weight_type_;
+  mutable std::once_flag hashed_;
+  mutable uint64_t fingerprint_ = 0;
+};
+
+// 0, 1, .. count - 1
+std::vector<int64_t> positions_from(int64_t first, int64_t count);
+
+}  // namespace raffia::runtime
+
+#endif  // RAFFIA_RUNTIME_GRAPH_H_

@@ -1,0 +1,49 @@
+#include "raffia/model.h"
+
+#include <fmt/format.h>
+
+#include "core/check.h"
+#include "raffia/error.h"
+#include "runtime/graph.h"
+
+namespace raffia {
+
+using runtime::Graph;
+
+Model::Model(std::unique_ptr<const Graph> graph) : graph_(std::move(graph)) {}
+Model::~Model() = default;
+
+std::shared_ptr<const Model> Model::load(const std::filesystem::path& directory) {
+  const ModelConfig config = load_model_config(directory / "config.json");
+  const std::filesystem::path weights = directory / "model.safetensors";
+  std::shared_ptr<const Tokenizer> tokenizer;
+  if (config.task != Task::image) {
+    tokenizer = load_tokenizer(directory);
+    if (tokenizer->vocabulary() != config.vocabulary) {
+      throw FormatError(fmt::format("{}: the tokenizer has {} ids, expected {} (vocabulary of config.json)", directory.string(),
+                                    tokenizer->vocabulary(), config.vocabulary));
+    }
+  }
+  return std::shared_ptr<const Model>(new Model(std::make_unique<const Graph>(
+      config, std::make_unique<const MappedFile>(weights), std::vector<std::byte>(), std::move(tokenizer), weights.string())));
+}
+
+std::shared_ptr<const Model> Model::over(const ModelConfig& config, std::vector<std::byte> safetensors,
+                                         std::shared_ptr<const Tokenizer> tokenizer, std::string_view where) {
+  return std::shared_ptr<const Model>(
+      new Model(std::make_unique<const Graph>(config, nullptr, std::move(safetensors), std::move(tokenizer), where)));
+}
+
+const ModelConfig& Model::config() const { return graph_->config(); }
+
+const Tokenizer& Model::tokenizer() const {
+  require(graph_->tokenizer() != nullptr, "Model::tokenizer: {} has none", graph_->where());
+  return *graph_->tokenizer();
+}
+
+uint64_t Model::fingerprint() const { return graph_->fingerprint(); }
+size_t Model::weight_bytes() const { return graph_->weight_bytes(); }
+int64_t Model::parameters() const { return graph_->parameters(); }
+std::string_view Model::weight_type() const { return graph_->weight_type(); }
+
+}  // namespace raffia

@@ -1,0 +1,106 @@
+#include "runtime/prefix_cache.h"
+
+#include "core/check.h"
+
+namespace raffia {
+namespace {
+
+constexpr auto kChunk = static_cast<size_t>(Session::kChunk);
+
+std::vector<int32_t> chunk_of(std::span<const int32_t> ids, size_t number) {
+  const std::span<const int32_t> chunk = ids.subspan(number * kChunk, kChunk);
+  return {chunk.begin(), chunk.end()};
+}
+
+}  // namespace
+
+PrefixCache::PrefixCache(std::shared_ptr<const Model> model, const Options& options)
+    : impl_(std::make_unique<Impl>(std::move(model), options)) {
+  require(impl_->model != nullptr, "PrefixCache: model is null");
+  require(options.every >= Session::kChunk && options.every % Session::kChunk == 0,
+          "PrefixCache: every is {}, expected a multiple of {} (tokens of a chunk)", options.every, Session::kChunk);
+}
+PrefixCache::~PrefixCache() = default;
+PrefixCache::Counts PrefixCache::counts() const { return impl_->counts(); }
+void PrefixCache::clear() { impl_->clear(); }
+
+std::shared_ptr<const PrefixSnapshot> PrefixCache::Impl::find(std::span<const int32_t> ids) {
+  const std::lock_guard lock(mutex_);
+  ++counts_.lookups;
+  counts_.tokens += static_cast<int64_t>(ids.size());
+  Node *node = &root_, *best = nullptr;
+  for (size_t number = 0; (number + 1) * kChunk <= ids.size(); ++number) {
+    const auto found = node->children.find(chunk_of(ids, number));
+    if (found == node->children.end()) break;
+    node = found->second.get();
+    if (node->snapshot) best = node;
+  }
+  if (best == nullptr) return nullptr;
+  used_.splice(used_.begin(), used_, best->turn);
+  ++counts_.hits;
+  counts_.tokens_known += best->snapshot->position;
+  return best->snapshot;
+}
+
+bool PrefixCache::Impl::knows(std::span<const int32_t> prefix) {
+  const std::lock_guard lock(mutex_);
+  const Node* node = &root_;
+  for (size_t number = 0; number < prefix.size() / kChunk; ++number) {
+    const auto found = node->children.find(chunk_of(prefix, number));
+    if (found == node->children.end()) return false;
+    node = found->second.get();
+  }
+  return node->snapshot != nullptr;
+}
+
+void PrefixCache::Impl::insert(std::span<const int32_t> prefix, PrefixSnapshot snapshot) {
+  // Tokens of the path count too: each chunk is kept once.
+  const size_t bytes = runtime::size_bytes(snapshot.memory) + snapshot.logits.size() * sizeof(float) + kChunk * sizeof(int32_t);
+  if (bytes > options.most_bytes) return;
+  const std::lock_guard lock(mutex_);
+  Node* node = &root_;
+  for (size_t number = 0; number < prefix.size() / kChunk; ++number) {
+    std::unique_ptr<Node>& child = node->children[chunk_of(prefix, number)];
+    if (!child) {
+      child = std::make_unique<Node>();
+      child->parent = node;
+    }
+    node = child.get();
+  }
+  if (node->snapshot) return;
+  node->snapshot = std::make_shared<const PrefixSnapshot>(std::move(snapshot));
+  node->bytes = bytes;
+  node->turn = used_.insert(used_.begin(), node);
+  counts_.bytes += bytes;
+  ++counts_.snapshots;
+  while (counts_.bytes > options.most_bytes) forget_oldest();
+}
+
+void PrefixCache::Impl::forget_oldest() {
+  Node* node = used_.back();
+  used_.pop_back();
+  node->snapshot.reset();
+  counts_.bytes -= node->bytes;
+  --counts_.snapshots;
+  // A chunk that leads nowhere goes with it.
+  while (node->parent != nullptr && node->children.empty() && !node->snapshot) {
+    Node* parent = node->parent;
+    std::erase_if(parent->children, [node](const auto& entry) { return entry.second.get() == node; });
+    node = parent;
+  }
+}
+
+void PrefixCache::Impl::clear() {
+  const std::lock_guard lock(mutex_);
+  used_.clear();
+  root_.children.clear();
+  counts_.bytes = 0;
+  counts_.snapshots = 0;
+}
+
+PrefixCache::Counts PrefixCache::Impl::counts() {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+}  // namespace raffia

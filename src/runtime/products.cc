@@ -1,0 +1,24 @@
+#include "runtime/products.h"
+
+#include <array>
+
+#include "core/check.h"
+#include "estimators/products.h"
+
+namespace raffia::runtime {
+
+void multiply(std::span<const Product> products, const Turn& turn) {
+  std::array<LinearTask, 4> tasks;  // as many as share an input: q, k, v and a gate
+  require(products.size() <= tasks.size(), "multiply: {} products, expected at most {}", products.size(), tasks.size());
+  for (size_t i = 0; i < products.size(); ++i) {
+    const Product& one = products[i];
+    const WeightMatrix& weight = one.linear->weight;
+    tasks[i] = {.weights = weight,
+                .bias = one.linear->bias_or_null(),
+                .x = View2(one.x, {turn.rows, weight.columns}, {one.x_stride, 1}),
+                .y = MutView2(one.y, {turn.rows, weight.rows}, {one.y_stride, 1})};
+  }
+  linear(std::span(tasks).first(products.size()), turn.run.threads, turn.run.executor);
+}
+
+}  // namespace raffia::runtime

@@ -1,0 +1,108 @@
+#include "runtime/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/check.h"
+#include "raffia/random.h"
+
+namespace raffia {
+
+void SamplingOptions::check(std::string_view where) const {
+  require(repetition_penalty > 0 && std::isfinite(repetition_penalty), "{}: repetition_penalty is {}, expected above 0", where,
+          repetition_penalty);
+  require(repetition_window >= 0 && repetition_window <= (1 << 16), "{}: repetition_window is {}, expected 0 to {}", where,
+          repetition_window, 1 << 16);
+  require(temperature >= 0 && std::isfinite(temperature), "{}: temperature is {}, expected 0 or more", where, temperature);
+  require(top_k >= 0, "{}: top_k is {}, expected 0 or more", where, top_k);
+  require(top_p > 0 && top_p <= 1, "{}: top_p is {}, expected above 0 and at most 1", where, top_p);
+  require(min_p >= 0 && min_p <= 1, "{}: min_p is {}, expected 0 to 1", where, min_p);
+}
+
+namespace runtime {
+
+double log_sum(std::span<const float> logits) {
+  const double most = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - most);
+  return most + std::log(sum);
+}
+
+std::vector<int32_t> largest(std::span<const float> logits, int64_t count) {
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto kept = static_cast<ptrdiff_t>(std::clamp<int64_t>(count, 0, static_cast<int64_t>(ids.size())));
+  const auto before = [&](int32_t a, int32_t b) {
+    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+    return x > y || (x == y && a < b);
+  };
+  std::partial_sort(ids.begin(), ids.begin() + kept, ids.end(), before);
+  ids.resize(static_cast<size_t>(kept));
+  return ids;
+}
+
+int32_t choose(std::span<const float> logits, std::span<const int32_t> recent, const SamplingOptions& options, uint64_t draw) {
+  std::vector<float> penalised;
+  if (options.repetition_penalty != 1 && !recent.empty()) {
+    penalised.assign(logits.begin(), logits.end());
+    const auto penalty = static_cast<float>(options.repetition_penalty);
+    std::vector<int32_t> once(recent.begin(), recent.end());
+    std::ranges::sort(once);
+    once.erase(std::unique(once.begin(), once.end()), once.end());
+    for (const int32_t id : once) {
+      float& logit = penalised[static_cast<size_t>(id)];
+      logit = logit > 0 ? logit / penalty : logit * penalty;
+    }
+    logits = penalised;
+  }
+  if (options.temperature == 0) {
+    return static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
+  }
+  // Candidates, likeliest first where the choice among them needs an order.
+  const bool is_cut = options.top_k > 0 || options.top_p < 1;
+  std::vector<int32_t> ids;
+  if (is_cut) {
+    ids = largest(logits, options.top_k > 0 ? options.top_k : static_cast<int64_t>(logits.size()));
+  } else {
+    ids.resize(logits.size());
+    std::iota(ids.begin(), ids.end(), 0);
+  }
+  const double most = *std::ranges::max_element(logits);
+  std::vector<double> weights(ids.size());
+  double total = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    weights[i] = std::exp((logits[static_cast<size_t>(ids[i])] - most) / options.temperature);
+    total += weights[i];
+  }
+  size_t count = ids.size();
+  if (options.top_p < 1) {
+    double sum = 0;
+    count = 0;
+    while (count < ids.size() && sum < options.top_p * total) sum += weights[count++];
+    total = sum;
+  }
+  if (options.min_p > 0) {
+    // The likeliest has weight 1.
+    total = 0;
+    for (size_t i = 0; i < count; ++i) {
+      if (weights[i] < options.min_p) weights[i] = 0;
+      total += weights[i];
+    }
+  }
+  // Each draw is a stream of its own: number `draw` costs the same as number 0.
+  RandomStream stream({.seed = options.seed, .layer = static_cast<uint32_t>(draw >> 32), .head = static_cast<uint32_t>(draw)});
+  const double target = stream.next_uniform() * total;
+  double sum = 0;
+  size_t last = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (weights[i] == 0) continue;
+    last = i;
+    sum += weights[i];
+    if (sum >= target) break;
+  }
+  return ids[last];
+}
+
+}  // namespace runtime
+}  // namespace raffia

@@ -1,0 +1,453 @@
+#include "raffia/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+
+#include "core/check.h"
+#include "io/file.h"
+#include "io/image.h"
+#include "io/session_file.h"
+#include "raffia/error.h"
+#include "runtime/graph.h"
+#include "runtime/prefix_cache.h"
+#include "runtime/sampler.h"
+
+namespace raffia {
+
+using runtime::AttentionMemory;
+using runtime::Graph;
+using runtime::KeyCache;
+using runtime::Memory;
+using runtime::Turn;
+using runtime::Workspace;
+
+namespace {
+
+constexpr size_t kLeastRecent = 64;
+
+// Rows of caches that only grow are not copied: shortening the cache brings them back.
+Memory without_growing(const Memory& memory) {
+  Memory copy;
+  for (const AttentionMemory& one : memory) {
+    const auto* cache = std::get_if<KeyCache>(&one.past);
+    if (cache != nullptr && cache->keeps_all()) {
+      copy.push_back({.past = KeyCache(cache->heads(), cache->dim(), true), .tail = one.tail});
+    } else {
+      copy.push_back(one);
+    }
+  }
+  return copy;
+}
+
+void restore_growing(Memory& memory, const Memory& snapshot, int64_t position) {
+  for (size_t i = 0; i < memory.size(); ++i) {
+    auto* cache = std::get_if<KeyCache>(&memory[i].past);
+    if (cache != nullptr && cache->keeps_all()) {
+      cache->truncate(position);
+      memory[i].tail = snapshot[i].tail;
+    } else {
+      memory[i] = snapshot[i];
+    }
+  }
+}
+
+}  // namespace
+
+struct Session::Impl {
+  // Where a rollback can begin.
+  struct Snapshot {
+    int64_t position;
+    Memory memory;
+    std::vector<float> logits;
+    std::vector<int32_t> recent;
+    uint64_t draws;
+  };
+  // Tokens that were read together: to read them again means to read them the same way.
+  struct Piece {
+    int64_t begin;
+    std::vector<int32_t> ids;
+    uint64_t draws;  // made when it was read
+  };
+
+  Impl(std::shared_ptr<const Model> of, const SessionOptions& with) : model(std::move(of)), options(with) {
+    require(model != nullptr, "Session: model is null");
+    model->graph().require_task("Session", Task::lm);
+    options.sampling.check("Session");
+    require(options.snapshot_every >= 0 && options.snapshots >= 1,
+            "Session: snapshot_every is {} and snapshots {}, expected 0 or more and 1 or more", options.snapshot_every,
+            options.snapshots);
+    memory = graph().decoder().empty_memory();
+    start_record();
+  }
+  Impl(const Impl& other)
+      : model(other.model),
+        options(other.options),
+        memory(other.memory),
+        position(other.position),
+        logits(other.logits),
+        recent(other.recent),
+        draws(other.draws),
+        snapshots(other.snapshots),
+        pieces(other.pieces) {}
+
+  const Graph& graph() const { return model->graph(); }
+
+  void check(std::string_view function, std::span<const int32_t> ids) const {
+    graph().require_ids(function, ids);
+    graph().require_room(function, graph().decoder(), position + static_cast<int64_t>(ids.size()));
+  }
+
+  void remember(std::span<const int32_t> ids) {
+    recent.insert(recent.end(), ids.begin(), ids.end());
+    const size_t most = std::max(kLeastRecent, static_cast<size_t>(options.sampling.repetition_window));
+    if (recent.size() > most) recent.erase(recent.begin(), recent.end() - static_cast<ptrdiff_t>(most));
+  }
+
+  // At most kChunk tokens; `on_logits` may be empty.
+  void read_piece(std::span<const int32_t> ids, const std::function<void(int64_t, std::span<const float>)>& on_logits) {
+    const auto rows = static_cast<int64_t>(ids.size());
+    const int64_t width = graph().config().width, vocabulary = graph().config().vocabulary;
+    const std::vector<int64_t> positions = runtime::positions_from(position, rows);
+    Memory* session = &memory;
+    const Turn turn{.form = rows == 1 ? Turn::Form::step : Turn::Form::sequence,
+                    .rows = rows,
+                    .sessions = {&session, 1},
+                    .positions = positions,
+                    .run = options.run};
+    float* x = work.x.of(rows * width);
+    graph().embed(ids, x);
+    graph().decoder().forward(x, turn, work);
+    logits.resize(static_cast<size_t>(vocabulary));
+    if (on_logits) {
+      all_logits.resize(static_cast<size_t>(rows * vocabulary));
+      graph().logits(x, rows, options.run, all_logits.data());
+      for (int64_t r = 0; r < rows; ++r) {
+        on_logits(r, std::span(all_logits).subspan(static_cast<size_t>(r * vocabulary), static_cast<size_t>(vocabulary)));
+      }
+      std::copy_n(all_logits.end() - vocabulary, vocabulary, logits.begin());
+    } else {
+      graph().logits(x + (rows - 1) * width, 1, options.run, logits.data());
+    }
+    position += rows;
+    remember(ids);
+  }
+
+  // Pieces end at multiples of kChunk, so that where they end does not depend on how a long prompt was handed over.
+  void read(std::span<const int32_t> ids, const std::function<void(int64_t, std::span<const float>)>& on_logits,
+            const std::function<void()>& after_piece) {
+    int64_t done = 0;
+    while (done < static_cast<int64_t>(ids.size())) {
+      const int64_t count = std::min(static_cast<int64_t>(ids.size()) - done, kChunk - position % kChunk);
+      const std::span<const int32_t> piece = ids.subspan(static_cast<size_t>(done), static_cast<size_t>(count));
+      const int64_t begin = position;
+      if (on_logits) {
+        read_piece(piece, [&](int64_t row, std::span<const float> of_row) { on_logits(done + row, of_row); });
+      } else {
+        read_piece(piece, {});
+      }
+      record(begin, piece);
+      if (after_piece) after_piece();
+      done += count;
+    }
+  }
+
+  void start_record() {
+    snapshots.clear();
+    pieces.clear();
+    if (options.snapshot_every > 0) take_snapshot();
+  }
+  void take_snapshot() { snapshots.push_back({position, without_growing(memory), logits, recent, draws}); }
+
+  void record(int64_t begin, std::span<const int32_t> ids) {
+    if (options.snapshot_every == 0) return;
+    pieces.push_back({begin, {ids.begin(), ids.end()}, draws});
+    if (position - snapshots.back().position < options.snapshot_every) return;
+    take_snapshot();
+    if (static_cast<int64_t>(snapshots.size()) <= options.snapshots) return;
+    snapshots.pop_front();
+    while (pieces.front().begin < snapshots.front().position) pieces.pop_front();
+  }
+
+  std::shared_ptr<const Model> model;
+  SessionOptions options;
+  Memory memory;
+  int64_t position = 0;
+  std::vector<float> logits;
+  std::vector<int32_t> recent;
+  uint64_t draws = 0;
+  std::deque<Snapshot> snapshots;  // oldest first
+  std::deque<Piece> pieces;        // since the oldest snapshot
+  Workspace work;
+  std::vector<float> all_logits;
+};
+
+Session::Session(std::shared_ptr<const Model> model, const SessionOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(model), options)) {}
+Session::Session(const Session& other) : impl_(std::make_unique<Impl>(*other.impl_)) {}
+Session& Session::operator=(const Session& other) {
+  if (this != &other) impl_ = std::make_unique<Impl>(*other.impl_);
+  return *this;
+}
+Session::Session(Session&&) noexcept = default;
+Session& Session::operator=(Session&&) noexcept = default;
+Session::~Session() = default;
+
+const Model& Session::model() const { return *impl_->model; }
+int64_t Session::position() const { return impl_->position; }
+const RunOptions& Session::run() const { return impl_->options.run; }
+size_t Session::state_bytes() const { return runtime::size_bytes(impl_->memory); }
+std::span<const float> Session::logits() const { return impl_->logits; }
+std::span<const int32_t> Session::recent() const { return impl_->recent; }
+const SamplingOptions& Session::sampling() const { return impl_->options.sampling; }
+
+void Session::set_sampling(const SamplingOptions& sampling) {
+  sampling.check("Session::set_sampling");
+  if (sampling.seed != impl_->options.sampling.seed) impl_->draws = 0;
+  impl_->options.sampling = sampling;
+}
+
+int64_t Session::prefill(std::span<const int32_t> ids, PrefixCache* cache) {
+  Impl& self = *impl_;
+  self.check("Session::prefill", ids);
+  if (cache == nullptr || self.position > 0) {
+    self.read(ids, {}, {});
+    return 0;
+  }
+  PrefixCache::Impl& known = *cache->impl_;
+  require(known.model == self.model, "Session::prefill: the cache belongs to another model");
+  int64_t found = 0;
+  if (const auto snapshot = known.find(ids)) {
+    found = snapshot->position;
+    self.memory = snapshot->memory;
+    self.logits = snapshot->logits;
+    self.position = found;
+    self.remember(ids.first(static_cast<size_t>(found)));
+    self.start_record();
+  }
+  const int64_t last = static_cast<int64_t>(ids.size()) / kChunk * kChunk;
+  self.read(ids.subspan(static_cast<size_t>(found)), {}, [&] {
+    const bool is_kept = self.position == last || (self.position < last && self.position % known.options.every == 0);
+    const std::span<const int32_t> prefix = ids.first(static_cast<size_t>(self.position));
+    if (is_kept && !known.knows(prefix)) known.insert(prefix, {self.position, self.memory, self.logits});
+  });
+  return found;
+}
+
+void Session::prefill(std::span<const int32_t> ids,
+                      const std::function<void(int64_t index, std::span<const float> logits)>& on_logits) {
+  impl_->check("Session::prefill", ids);
+  impl_->read(ids, on_logits, {});
+}
+
+void Session::step(int32_t id) {
+  Session* const self = this;
+  step({&self, 1}, {&id, 1}, impl_->options.run);
+}
+
+void Session::step(std::span<Session* const> sessions, std::span<const int32_t> ids, const RunOptions& options) {
+  require(sessions.size() == ids.size(), "Session::step: {} sessions and {} ids, expected as many", sessions.size(), ids.size());
+  if (sessions.empty()) return;
+  std::vector<Memory*> memories;
+  std::vector<int64_t> positions;
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    require(sessions[i] != nullptr, "Session::step: session {} is null", i);
+    Impl& one = *sessions[i]->impl_;
+    require(one.model == sessions[0]->impl_->model, "Session::step: session {} is over another model than session 0", i);
+    one.check("Session::step", ids.subspan(i, 1));
+    memories.push_back(&one.memory);
+    positions.push_back(one.position);
+  }
+  std::vector<Memory*> sorted = memories;
+  std::ranges::sort(sorted);
+  require(std::ranges::adjacent_find(sorted) == sorted.end(), "Session::step: a session is given twice, expected each once");
+
+  Impl& first = *sessions[0]->impl_;
+  const Graph& graph = first.graph();
+  const auto rows = static_cast<int64_t>(ids.size());
+  const int64_t vocabulary = graph.config().vocabulary;
+  const Turn turn{.form = Turn::Form::step, .rows = rows, .sessions = memories, .positions = positions, .run = options};
+  float* x = first.work.x.of(rows * graph.config().width);
+  graph.embed(ids, x);
+  graph.decoder().forward(x, turn, first.work);
+  first.all_logits.resize(static_cast<size_t>(rows * vocabulary));
+  graph.logits(x, rows, options, first.all_logits.data());
+  for (size_t i = 0; i < sessions.size(); ++i) {
+    Impl& one = *sessions[i]->impl_;
+    const auto from = first.all_logits.begin() + static_cast<ptrdiff_t>(i) * vocabulary;
+    one.logits.assign(from, from + vocabulary);
+    ++one.position;
+    one.remember(ids.subspan(i, 1));
+    one.record(one.position - 1, ids.subspan(i, 1));
+  }
+}
+
+int32_t Session::sample() {
+  Impl& self = *impl_;
+  require(!self.logits.empty(), "Session::sample: the session has read nothing, expected at least one token");
+  const auto window = std::min(self.recent.size(), static_cast<size_t>(self.options.sampling.repetition_window));
+  const std::span<const int32_t> recent = std::span(self.recent).last(window);
+  return runtime::choose(self.logits, recent, self.options.sampling, self.draws++);
+}
+
+double Session::log_probability(int32_t id) const {
+  impl_->graph().require_ids("Session::log_probability", {&id, 1});
+  require(!impl_->logits.empty(), "Session::log_probability: the session has read nothing, expected at least one token");
+  return impl_->logits[static_cast<size_t>(id)] - runtime::log_sum(impl_->logits);
+}
+
+std::vector<TokenScore> Session::likeliest(int64_t count) const {
+  std::vector<TokenScore> scores;
+  if (impl_->logits.empty()) return scores;
+  const double sum = runtime::log_sum(impl_->logits);
+  for (const int32_t id : runtime::largest(impl_->logits, count)) {
+    scores.push_back({id, impl_->logits[static_cast<size_t>(id)] - sum});
+  }
+  return scores;
+}
+
+int64_t Session::rollback_limit() const {
+  return impl_->snapshots.empty() ? 0 : impl_->position - impl_->snapshots.front().position;
+}
+
+void Session::rollback(int64_t tokens) {
+  Impl& self = *impl_;
+  require(tokens >= 0 && tokens <= rollback_limit(), "Session::rollback: {} tokens, expected 0 to {} (the oldest snapshot)",
+          tokens, rollback_limit());
+  if (tokens == 0) return;
+  const int64_t target = self.position - tokens;
+  while (self.snapshots.back().position > target) self.snapshots.pop_back();
+  const Impl::Snapshot& from = self.snapshots.back();
+  restore_growing(self.memory, from.memory, from.position);
+  self.position = from.position;
+  self.logits = from.logits;
+  self.recent = from.recent;
+  self.draws = from.draws;
+
+  std::deque<Impl::Piece> kept, again;
+  for (Impl::Piece& piece : self.pieces) {
+    if (piece.begin < from.position) {
+      kept.push_back(std::move(piece));
+    } else if (piece.begin < target) {
+      piece.ids.resize(std::min(piece.ids.size(), static_cast<size_t>(target - piece.begin)));
+      again.push_back(std::move(piece));
+    }
+  }
+  self.pieces = std::move(kept);
+  for (Impl::Piece& piece : again) {
+    self.read_piece(piece.ids, {});
+    self.draws = piece.draws;
+    self.pieces.push_back(std::move(piece));
+  }
+}
+
+std::vector<std::byte> Session::to_bytes() const {
+  const Impl& self = *impl_;
+  SessionImage image{.fingerprint = self.model->fingerprint(),
+                     .position = self.position,
+                     .draws = self.draws,
+                     .sampling = self.options.sampling,
+                     .recent = self.recent,
+                     .logits = self.logits,
+                     .parts = {}};
+  for (const AttentionMemory& one : self.memory) {
+    SessionImage::Part part{.past = KeyRows{}, .tail = one.tail};
+    if (const auto* state = std::get_if<State>(&one.past)) {
+      part.past = *state;
+    } else if (const auto* window = std::get_if<WindowState>(&one.past)) {
+      part.past = *window;
+    } else {
+      part.past = std::get<KeyCache>(one.past).copy();
+    }
+    image.parts.push_back(std::move(part));
+  }
+  return raffia::to_bytes(image);
+}
+
+void Session::save(const std::filesystem::path& path) const { save_image(path, to_bytes()); }
+
+Session Session::restore(std::shared_ptr<const Model> model, const std::filesystem::path& path, const SessionOptions& options) {
+  return from_bytes(std::move(model), read_session_file(path), options, path.string());
+}
+
+Session Session::from_bytes(std::shared_ptr<const Model> model, std::span<const std::byte> bytes, const SessionOptions& options,
+                            std::string_view where) {
+  SessionImage image = session_from_bytes(bytes, where);
+  Session session(std::move(model), options);
+  Impl& self = *session.impl_;
+  require(image.fingerprint == self.model->fingerprint(),
+          "{}: the session belongs to a model with fingerprint {:016x}, expected {:016x} (this model)", where, image.fingerprint,
+          self.model->fingerprint());
+  // The fingerprint fits, so anything that does not is damage that the checksum did not see.
+  const auto vocabulary = static_cast<size_t>(self.graph().config().vocabulary);
+  const auto refuse = [&](std::string_view what) {
+    throw FormatError(fmt::format("{}: {} of the session does not fit its model", where, what));
+  };
+  if (image.parts.size() != self.memory.size()) refuse("the number of memories");
+  if (!image.logits.empty() && image.logits.size() != vocabulary) refuse("the number of logits");
+  for (const int32_t id : image.recent) {
+    if (id < 0 || static_cast<size_t>(id) >= vocabulary) refuse("a recent token");
+  }
+  for (size_t i = 0; i < image.parts.size(); ++i) {
+    AttentionMemory& one = self.memory[i];
+    SessionImage::Part& part = image.parts[i];
+    if (part.tail.size() != one.tail.size() || part.past.index() != one.past.index()) refuse(fmt::format("memory {}", i));
+    if (auto* state = std::get_if<State>(&part.past)) {
+      if (state->shape() != std::get<State>(one.past).shape()) refuse(fmt::format("the state of memory {}", i));
+      one.past = std::move(*state);
+    } else if (auto* window = std::get_if<WindowState>(&part.past)) {
+      const auto& expected = std::get<WindowState>(one.past);
+      if (window->shape() != expected.shape() || window->tokens(0) != image.position) {
+        refuse(fmt::format("the window of memory {}", i));
+      }
+      one.past = std::move(*window);
+    } else {
+      const auto& keys = std::get<KeyRows>(part.past);
+      auto& cache = std::get<KeyCache>(one.past);
+      if (keys.heads != cache.heads() || keys.dim != cache.dim() ||
+          (cache.keeps_all() ? keys.rows != image.position : keys.rows > image.position)) {
+        refuse(fmt::format("the keys of memory {}", i));
+      }
+      cache.assign(keys);
+    }
+    one.tail = std::move(part.tail);
+  }
+  self.position = image.position;
+  self.draws = image.draws;
+  self.options.sampling = image.sampling;
+  self.recent = std::move(image.recent);
+  self.logits = std::move(image.logits);
+  self.start_record();
+  return session;
+}
+
+SessionFileInfo read_session_info(const std::filesystem::path& path) {
+  const std::vector<std::byte> bytes = read_session_file(path);
+  const SessionImage image = session_from_bytes(bytes, path.string());
+  SessionFileInfo info{.fingerprint = image.fingerprint,
+                       .position = image.position,
+                       .draws = image.draws,
+                       .sampling = image.sampling,
+                       .vocabulary = static_cast<int64_t>(image.logits.size()),
+                       .memories = {},
+                       .bytes = bytes.size()};
+  for (const SessionImage::Part& part : image.parts) {
+    if (const auto* state = std::get_if<State>(&part.past)) {
+      const StateShape& s = state->shape();
+      info.memories.push_back(
+          fmt::format("state, {} heads x {} features x {}: {} bytes", s.heads, s.features, s.value_dim + 1, state->size_bytes()));
+    } else if (const auto* window = std::get_if<WindowState>(&part.past)) {
+      info.memories.push_back(fmt::format("{} state, window {}: {} bytes", name_of(window->shape().kind), window->shape().window,
+                                          window->size_bytes()));
+    } else {
+      const auto& keys = std::get<KeyRows>(part.past);
+      info.memories.push_back(
+          fmt::format("{} keys and values, {} heads x {}: {} bytes", keys.rows, keys.heads, keys.dim, 8 * keys.keys.size()));
+    }
+  }
+  return info;
+}
+
+}  // namespace raffia

@@ -1,0 +1,141 @@
+#include "runtime/stack.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "kernels/layer_ops.h"
+#include "runtime/products.h"
+
+namespace raffia::runtime {
+namespace {
+
+// Rows whose inner activations are held at once: 256 x 2048 floats are 2 MiB, and products are as fast as they get.
+constexpr int64_t kInnerRows = 256;
+
+NormWeights read_norm(const ModelConfig& config, WeightReader& weights, const std::string& prefix) {
+  NormWeights norm{
+      .weight = weights.floats(prefix + ".weight", {config.width}), .bias = {}, .eps = static_cast<float>(config.norm_eps)};
+  if (config.norm == Norm::layer) norm.bias = weights.floats(prefix + ".bias", {config.width});
+  return norm;
+}
+
+// x += branch, [rows, width]
+void add(const Turn& turn, const float* branch, int64_t rows, int64_t width, float* x) {
+  for_rows(turn, rows, [&](int64_t begin, int64_t end) {
+    add_rows(View2(branch + begin * width, {end - begin, width}), MutView2(x + begin * width, {end - begin, width}));
+  });
+}
+
+}  // namespace
+
+void NormWeights::apply(const float* x, int64_t rows, float* y) const {
+  const auto width = static_cast<int64_t>(weight.size());
+  const View2 from(x, {rows, width});
+  const MutView2 to(y, {rows, width});
+  if (bias.empty()) {
+    rms_norm(from, weight, eps, to);
+  } else {
+    layer_norm(from, weight, bias, eps, to);
+  }
+}
+
+Stack::Stack(const ModelConfig& config, const Options& options, WeightReader& weights, const std::string& prefix)
+    : width_(config.width), ffn_width_(config.ffn_width()), most_positions_(options.learned_positions) {
+  if (most_positions_ > 0) positions_ = weights.floats(prefix + ".positions.weight", {most_positions_, width_});
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const std::string at = fmt::format("{}.layers.{}.", prefix, i);
+    const auto number = options.first_layer + static_cast<uint32_t>(options.cross ? 2 * i : i);
+    const Estimator own = options.causal ? config.estimator(i) : config.encoder_estimator(i);
+    std::optional<NormWeights> cross_norm;
+    std::optional<CrossAttention> cross;
+    if (options.cross) {
+      cross_norm = read_norm(config, weights, at + "cross_norm");
+      cross.emplace(config, config.streamed(config.cross, number + 1), weights, at + "cross");
+    }
+    std::optional<Linear> gate;
+    if (config.feed_forward == FeedForward::swiglu) gate = weights.linear(at + "ffn_gate", ffn_width_, width_, config.bias);
+    layers_.push_back(
+        {.attention_norm = read_norm(config, weights, at + "attention_norm"),
+         .attention = SelfAttention(config, config.streamed(own, number), options.causal, weights, at + "attention"),
+         .cross_norm = std::move(cross_norm),
+         .cross = std::move(cross),
+         .ffn_norm = read_norm(config, weights, at + "ffn_norm"),
+         .ffn_up = weights.linear(at + "ffn_up", ffn_width_, width_, config.bias),
+         .ffn_down = weights.linear(at + "ffn_down", width_, ffn_width_, config.bias),
+         .ffn_gate = std::move(gate)});
+  }
+  norm_ = read_norm(config, weights, prefix + ".norm");
+}
+
+Memory Stack::empty_memory() const {
+  Memory memory;
+  for (const Layer& layer : layers_) memory.push_back(layer.attention.empty_memory());
+  return memory;
+}
+
+Source Stack::read_source(const float* encoded, int64_t rows, const RunOptions& run, Workspace& work) const {
+  Source source;
+  for (const Layer& layer : layers_) source.push_back(layer.cross->read_source(encoded, rows, run, work));
+  return source;
+}
+
+void Stack::feed_forward(const Layer& layer, float* x, const Turn& turn, Workspace& work) const {
+  for (int64_t begin = 0; begin < turn.rows; begin += kInnerRows) {
+    Turn part = turn;
+    part.rows = std::min(kInnerRows, turn.rows - begin);
+    float* at = x + begin * width_;
+    float* normed = work.normed.of(part.rows * width_);
+    float* inner = work.inner.of(part.rows * ffn_width_);
+    for_rows(part, part.rows,
+             [&](int64_t from, int64_t to) { layer.ffn_norm.apply(at + from * width_, to - from, normed + from * width_); });
+    if (layer.ffn_gate) {
+      float* gate = work.gate.of(part.rows * ffn_width_);
+      multiply({{&layer.ffn_up, normed, width_, inner, ffn_width_}, {&*layer.ffn_gate, normed, width_, gate, ffn_width_}}, part);
+      for_rows(part, part.rows, [&](int64_t from, int64_t to) {
+        const Extents<2> shape{to - from, ffn_width_};
+        swiglu(View2(gate + from * ffn_width_, shape), View2(inner + from * ffn_width_, shape),
+               MutView2(inner + from * ffn_width_, shape));
+      });
+    } else {
+      multiply({{&layer.ffn_up, normed, width_, inner, ffn_width_}}, part);
+      for_rows(part, part.rows, [&](int64_t from, int64_t to) {
+        const MutView2 rows(inner + from * ffn_width_, {to - from, ffn_width_});
+        gelu(rows, rows);
+      });
+    }
+    float* branch = work.branch.of(part.rows * width_);
+    multiply({{&layer.ffn_down, inner, ffn_width_, branch, width_}}, part);
+    add(part, branch, part.rows, width_, at);
+  }
+}
+
+void Stack::forward(float* x, const Turn& turn, Workspace& work) const {
+  const int64_t rows = turn.rows;
+  const auto normalise = [&](const NormWeights& norm, float* y) {
+    for_rows(turn, rows, [&](int64_t begin, int64_t end) { norm.apply(x + begin * width_, end - begin, y + begin * width_); });
+  };
+  if (most_positions_ > 0) {
+    for (int64_t r = 0; r < rows; ++r) {
+      add_rows(View2(positions_.data() + turn.positions[static_cast<size_t>(r)] * width_, {1, width_}),
+               MutView2(x + r * width_, {1, width_}));
+    }
+  }
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
+    float* normed = work.normed.of(rows * width_);
+    float* branch = work.branch.of(rows * width_);
+    normalise(layer.attention_norm, normed);
+    layer.attention.forward(normed, turn, i, work, branch);
+    add(turn, branch, rows, width_, x);
+    if (layer.cross) {
+      normalise(*layer.cross_norm, normed);
+      layer.cross->forward(normed, turn, i, work, branch);
+      add(turn, branch, rows, width_, x);
+    }
+    feed_forward(layer, x, turn, work);
+  }
+  normalise(norm_, x);
+}
+
+}  // namespace raffia::runtime

@@ -1,0 +1,61 @@
+// A stack of pre-norm transformer layers: the encoder or the decoder of a model (docs/model-format.md).
+#ifndef RAFFIA_RUNTIME_STACK_H_
+#define RAFFIA_RUNTIME_STACK_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "raffia/model_config.h"
+#include "runtime/attention.h"
+#include "runtime/turn.h"
+#include "runtime/weights.h"
+
+namespace raffia::runtime {
+
+struct NormWeights {
+  std::vector<float> weight, bias;  // [E]; no bias: mean square alone
+  float eps = 0;
+
+  void apply(const float* x, int64_t rows, float* y) const;  // [rows, E]
+};
+
+class Stack {
+ public:
+  struct Options {
+    bool causal = false;
+    bool cross = false;             // layers attend to a source too
+    int64_t learned_positions = 0;  // 0: none
+    uint32_t first_layer = 0;       // number of the first attention among those of the model: names its random numbers
+  };
+  Stack(const ModelConfig& config, const Options& options, WeightReader& weights, const std::string& prefix);
+
+  Memory empty_memory() const;
+  Source read_source(const float* encoded, int64_t rows, const RunOptions& run, Workspace& work) const;
+  int64_t most_positions() const { return most_positions_; }  // 0: any number
+
+  // x [rows, E], embedded tokens, become the normalised output of the last layer.
+  void forward(float* x, const Turn& turn, Workspace& work) const;
+
+ private:
+  struct Layer {
+    NormWeights attention_norm;
+    SelfAttention attention;
+    std::optional<NormWeights> cross_norm;
+    std::optional<CrossAttention> cross;
+    NormWeights ffn_norm;
+    Linear ffn_up, ffn_down;
+    std::optional<Linear> ffn_gate;  // swiglu
+  };
+  void feed_forward(const Layer& layer, float* x, const Turn& turn, Workspace& work) const;
+
+  int64_t width_, ffn_width_, most_positions_;
+  std::vector<float> positions_;  // [most_positions, E]
+  std::vector<Layer> layers_;
+  NormWeights norm_;
+};
+
+}  // namespace raffia::runtime
+
+#endif  // RAFFIA_RUNTIME_STACK_H_

@@ -1,0 +1,59 @@
+// The tensors of a weight file as the graph wants them: matrices stay where they are, small vectors are copied as fp32.
+#ifndef RAFFIA_RUNTIME_WEIGHTS_H_
+#define RAFFIA_RUNTIME_WEIGHTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/weight_matrix.h"
+#include "io/safetensors.h"
+
+namespace raffia::runtime {
+
+// y = x weight^T + bias
+struct Linear {
+  WeightMatrix weight = {};
+  std::vector<float> bias = {};  // [out]; empty: none
+
+  const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
+};
+
+// Hands out every tensor of an image once. Errors are FormatErrors that name file and tensor.
+class WeightReader {
+ public:
+  WeightReader(std::span<const std::byte> image, std::string_view where);
+
+  std::vector<float> floats(const std::string& name, const std::vector<int64_t>& shape);  // F32 or BF16, widened
+  WeightMatrix matrix(const std::string& name, int64_t rows, int64_t columns);            // F32, BF16, or I8 with scales
+  Linear linear(const std::string& prefix, int64_t out, int64_t in, bool bias);
+
+  void expect_no_more() const;  // throws for tensors that nobody asked for
+
+  int64_t parameters() const { return parameters_; }            // numbers handed out, scales left out
+  const std::set<WeightType>& types() const { return types_; }  // of the matrices
+
+  // Where matrices live whose bytes did not begin at a multiple of their element's size. Must outlive the matrices.
+  std::deque<std::vector<float>> take_copies() { return std::move(copies_); }
+
+ private:
+  const Safetensors::Tensor& tensor(const std::string& name, const std::vector<int64_t>& shape);
+  [[noreturn]] void refuse(std::string_view name, std::string_view reason) const;
+
+  std::span<const std::byte> image_;
+  std::string where_;
+  Safetensors file_;
+  std::set<std::string, std::less<>> asked_;
+  std::set<WeightType> types_;
+  int64_t parameters_ = 0;
+  std::deque<std::vector<float>> copies_;
+};
+
+}  // namespace raffia::runtime
+
+#endif  // RAFFIA_RUNTIME_WEIGHTS_H_
