@@ -1,5 +1,6 @@
 #include "io/model_directory.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/file.h"
 #include "raffia/error.h"
 
 namespace raffia {
@@ -26,6 +28,9 @@ void move_to(const fs::path& from, const fs::path& to) {
   fs::rename(from, to, error);
   if (error) throw_io(to, fmt::format("move {} to it", from.string()), error);
 }
+
+// New names are on disk only once their directory is.
+void sync_names(const fs::path& directory) { File(directory, O_RDONLY | O_DIRECTORY, "open to sync").sync(); }
 
 }  // namespace
 
@@ -50,9 +55,11 @@ NewModelDirectory::~NewModelDirectory() {
 }
 
 void NewModelDirectory::commit() {
+  const fs::path parent = target_.has_parent_path() ? target_.parent_path() : ".";
   if (!fs::exists(target_)) {
     move_to(aside_, target_);
     aside_.clear();
+    sync_names(parent);
     return;
   }
   // What lies there is no model between these moves: the configuration goes first and comes last.
@@ -67,6 +74,7 @@ void NewModelDirectory::commit() {
   }
   names.emplace_back(kConfigFile);
   for (const fs::path& name : names) move_to(aside_ / name, target_ / name);
+  sync_names(target_);
 }
 
 }  // namespace raffia

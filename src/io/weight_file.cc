@@ -15,7 +15,7 @@ constexpr std::string_view kScale = "_scale";
 constexpr int64_t kBlockFloats = 1 << 20;  // 4 MiB of rows at a time
 
 int64_t row_size(const WeightSource& source) {
-  return source.shape.empty() ? 1 : *element_count(std::span(source.shape).subspan(1));
+  return source.shape.empty() ? 1 : element_count(std::span(source.shape).subspan(1)).value_or(0);
 }
 
 int64_t row_count(const WeightSource& source) { return source.shape.empty() ? 1 : source.shape.front(); }
@@ -73,8 +73,9 @@ class Storage {
         const float stored = type == WeightType::int8   ? static_cast<float>(quantised_[i]) * scales[static_cast<size_t>(r)]
                              : type == WeightType::bf16 ? rounded_[i].to_float()
                                                         : value;
-        error += std::pow(static_cast<double>(stored) - value, 2);
-        norm += std::pow(static_cast<double>(value), 2);
+        const double difference = static_cast<double>(stored) - value;
+        error += difference * difference;
+        norm += static_cast<double>(value) * value;
       }
       if (norm == 0) continue;
       const double relative = std::sqrt(error / norm);
@@ -137,6 +138,7 @@ std::vector<WeightSource> weight_sources(const Safetensors& file, std::string_vi
     const auto refuse = [&](const std::string& what) {
       throw FormatError(fmt::format("{}: tensor \"{}\" {}", where, tensor.name, what));
     };
+    if (tensor.begin == tensor.end) refuse(fmt::format("has shape {} and is empty", to_string(tensor.shape)));
     if (tensor.name.ends_with(kScale)) {
       const Safetensors::Tensor* of = file.find(tensor.name.substr(0, tensor.name.size() - kScale.size()));
       if (of != nullptr && of->dtype == "I8") continue;

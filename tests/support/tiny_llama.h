@@ -17,6 +17,7 @@
 
 #include "io/safetensors.h"
 #include "raffia/random.h"
+#include "raffia/views.h"
 
 namespace raffia {
 
