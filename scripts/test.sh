@@ -26,9 +26,14 @@ check_format() {
   git ls-files -z '*.h' '*.cc' | xargs -0 --no-run-if-empty clang-format-14 --dry-run -Werror
 }
 
-# test_preset PRESET: configure, build and run the suite.
+# test_preset PRESET: configure, build and run the suite. What failed is told again at the end, where people look.
 test_preset() {
-  cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" && ctest --preset "$1" -j "$jobs"
+  local log
+  log=$(mktemp)
+  cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" && ctest --preset "$1" -j "$jobs" --output-log "$log"
+  local status=$?
+  ((status == 0)) || failures+=("$1: $log")
+  return $status
 }
 
 fuzz_targets() {
@@ -41,7 +46,7 @@ fuzz_targets() {
     corpus=()
     [[ -d fuzz/corpus/$name ]] && corpus=("fuzz/corpus/$name")
     mkdir -p "$found/$name"
-    "$target" -runs="$fuzz_runs" -max_total_time=25 -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$found/" \
+    "$target" -runs="$fuzz_runs" -max_total_time=10 -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$found/" \
       "$found/$name" "${corpus[@]}" || {
       echo "fuzz: $name failed; the input is in $found" >&2
       return 1
@@ -51,6 +56,7 @@ fuzz_targets() {
 }
 
 summary=()
+failures=()
 failed=0
 # stage NAME COMMAND...: runs it, times it, remembers how it ended.
 stage() {
@@ -70,6 +76,12 @@ if ! $quick; then
   stage fuzz fuzz_targets
 fi
 
+for failure in "${failures[@]}"; do
+  echo "==== failures of ${failure%%: *}"
+  sed -n '/tests passed/,$p' "${failure#*: }"
+  # What each of them said.
+  grep -A 30 -E '(\*\*\*Failed|\*\*\*Timeout|\*\*\*Exception)' "${failure#*: }" | head -n 120
+done
 echo "==== summary"
 printf '%s\n' "${summary[@]}"
 exit $failed

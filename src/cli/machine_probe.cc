@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <vector>
 
 #include "core/dispatch.h"
 
@@ -74,6 +76,8 @@ HWY_EXPORT(fold_words);
 
 constexpr int64_t kRounds = 1'000'000;  // some 2 ms: long beside the time that a thread takes to wake up
 
+constexpr int kPasses = 7;  // of a read; the first also finds its pages
+
 // Where results go that nobody reads: the compiler must believe in them.
 std::atomic<float> float_sink;
 std::atomic<uint32_t> word_sink;
@@ -101,6 +105,18 @@ void read_bytes(std::span<const std::byte> bytes, Executor& executor, int thread
     const int64_t end = std::min(count, begin + part);
     word_sink.store(kernel(words + begin, static_cast<size_t>(end - begin)), std::memory_order_relaxed);
   });
+}
+
+double read_bandwidth(Executor& executor, int threads) {
+  const std::vector<std::byte> bytes(size_t{256} << 20);
+  double best = 0;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const auto begin = std::chrono::steady_clock::now();
+    read_bytes(bytes, executor, threads);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    best = std::max(best, static_cast<double>(bytes.size()) / seconds.count());
+  }
+  return best;
 }
 
 }  // namespace raffia::cli

@@ -16,6 +16,9 @@ double run_multiply_adds(Executor& executor, int threads);
 // Reads all bytes once, each thread its own part.
 void read_bytes(std::span<const std::byte> bytes, Executor& executor, int threads);
 
+// Bytes per second that `threads` threads read from memory: the best of several passes over 256 MB, more than caches hold.
+double read_bandwidth(Executor& executor, int threads);
+
 }  // namespace raffia::cli
 
 #endif  // RAFFIA_CLI_MACHINE_PROBE_H_

@@ -4,7 +4,7 @@
 // fill AVX2's 16 registers with 12 sums, 3 vectors of weights and one of x, 7 loads for 12 FMA.
 //
 // Few tokens read the weights where they lie, once, at the speed of memory: tiles of many rows hide the latency of FMA, and the
-// rows of the next tile are asked for meanwhile. Many tokens are bound by arithmetic: blocks of weights are widened once into
+// rows of later tiles are asked for meanwhile. Many tokens are bound by arithmetic: blocks of weights are widened once into
 // panels [columns / lanes][3][lanes] that stay in L1 while all tokens pass by.
 
 #if defined(RAFFIA_KERNELS_WEIGHT_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -42,11 +42,19 @@ HWY_INLINE Vec load_weights(const int8_t* w) {
   return hn::ConvertTo(Tag(), hn::PromoteTo(hn::RebindToSigned<Tag>(), hn::LoadU(narrow, w)));
 }
 
-// A vector for each of R rows: weights, or the sums of one token.
+// GCC would rather load a vector again for each multiply-add that uses it, which takes more loads than the CPU has time for.
+HWY_INLINE Vec in_register(Vec v) {
+#if HWY_ARCH_X86 && HWY_COMPILER_GCC && HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
+  asm("" : "+v"(v.raw));
+#endif
+  return v;
+}
+
+// A vector for each of R rows or tokens: of weights, of x, or of sums.
 template <size_t R>
-struct RowVectors {
+struct Vectors {
   Vec head;
-  RowVectors<R - 1> tail;
+  Vectors<R - 1> tail;
 
   HWY_INLINE void zero() {
     head = hn::Zero(Tag());
@@ -54,25 +62,33 @@ struct RowVectors {
   }
   template <class W, class Stride>
   HWY_INLINE void load(const W* w, Stride stride) {
-    head = load_weights(w);
+    head = in_register(load_weights(w));
     tail.load(w + stride, stride);
   }
   HWY_INLINE void store(float* p) const {
     hn::StoreU(head, Tag(), p);
     tail.store(p + kLanes);
   }
-  HWY_INLINE void add_product(Vec x, const RowVectors& weights) {
+  HWY_INLINE void add_product(Vec x, const Vectors& weights) {
     head = hn::MulAdd(x, weights.head, head);
     tail.add_product(x, weights.tail);
   }
+  template <size_t I>
+  HWY_INLINE Vec at() const {
+    if constexpr (I == 0) {
+      return head;
+    } else {
+      return tail.template at<I - 1>();
+    }
+  }
 };
 template <>
-struct RowVectors<0> {
+struct Vectors<0> {
   HWY_INLINE void zero() {}
   template <class W, class Stride>
   HWY_INLINE void load(const W*, Stride) {}
   HWY_INLINE void store(float*) const {}
-  HWY_INLINE void add_product(Vec, const RowVectors&) {}
+  HWY_INLINE void add_product(Vec, const Vectors&) {}
 };
 
 // What a row's sum is multiplied by, and what is added then; padded for vectors of four.
@@ -90,9 +106,9 @@ struct RowEnds {
 };
 
 #if HWY_TARGET == HWY_SCALAR
-HWY_INLINE void finish_rows(const RowVectors<0>&, const float*, const float*, float*) {}
+HWY_INLINE void finish_rows(const Vectors<0>&, const float*, const float*, float*) {}
 template <size_t R>
-HWY_INLINE void finish_rows(const RowVectors<R>& sums, const float* scale, const float* bias, float* y) {
+HWY_INLINE void finish_rows(const Vectors<R>& sums, const float* scale, const float* bias, float* y) {
   *y = hn::GetLane(sums.head) * *scale + *bias;
   finish_rows(sums.tail, scale + 1, bias + 1, y + 1);
 }
@@ -110,7 +126,7 @@ HWY_INLINE auto narrow_sum(V sums) {
 
 // y[r] = bias + scale * the sum across lanes. Always four rows at once, so that every row is summed alike.
 template <size_t R>
-HWY_INLINE void finish_rows(const RowVectors<R>& sums, const float* scale, const float* bias, float* y) {
+HWY_INLINE void finish_rows(const Vectors<R>& sums, const float* scale, const float* bias, float* y) {
   const hn::CappedTag<float, 8> d;
   const hn::CappedTag<float, 4> d4;
   const auto a = narrow_sum(sums.head);
@@ -130,41 +146,66 @@ HWY_INLINE void finish_rows(const RowVectors<R>& sums, const float* scale, const
 }
 #endif
 
-template <size_t T, size_t R>
+// The sums of O x I pairs of a row and a token. A step holds a vector for each of the I inner ones in registers, the outer ones
+// pass by one after the other: sums, inner ones and one outer one must fit the register file.
+template <size_t O, size_t I>
 struct ProductTile {
-  RowVectors<R> head;
-  ProductTile<T - 1, R> tail;
+  Vectors<I> head;
+  ProductTile<O - 1, I> tail;
 
   HWY_INLINE void zero() {
     head.zero();
     tail.zero();
   }
-  // Sums laid aside: [T][R][lanes].
+  // Sums laid aside: [O][I][lanes].
   HWY_INLINE void load(const float* p) {
     head.load(p, kLanes);
-    tail.load(p + R * kLanes);
+    tail.load(p + I * kLanes);
   }
   HWY_INLINE void store(float* p) const {
     head.store(p);
-    tail.store(p + R * kLanes);
+    tail.store(p + I * kLanes);
   }
-  HWY_INLINE void add_products(const float* x, int64_t x_stride, const RowVectors<R>& weights) {
-    head.add_product(hn::LoadU(Tag(), x), weights);
-    tail.add_products(x + x_stride, x_stride, weights);
+  template <class T>
+  HWY_INLINE void add_products(const T* outer, int64_t stride, const Vectors<I>& inner) {
+    head.add_product(load_weights(outer), inner);
+    tail.add_products(outer + stride, stride, inner);
   }
-  HWY_INLINE void finish(const RowEnds& ends, float* y, int64_t y_stride) const {
-    finish_rows(head, ends.scale, ends.bias, y);
-    tail.finish(ends, y + y_stride, y_stride);
+  // The sums of inner one K with each outer one.
+  template <size_t K>
+  HWY_INLINE Vectors<O> with_inner() const {
+    return {head.template at<K>(), tail.template with_inner<K>()};
   }
 };
-template <size_t R>
-struct ProductTile<0, R> {
+template <size_t I>
+struct ProductTile<0, I> {
   HWY_INLINE void zero() {}
   HWY_INLINE void load(const float*) {}
   HWY_INLINE void store(float*) const {}
-  HWY_INLINE void add_products(const float*, int64_t, const RowVectors<R>&) {}
-  HWY_INLINE void finish(const RowEnds&, float*, int64_t) const {}
+  template <class T>
+  HWY_INLINE void add_products(const T*, int64_t, const Vectors<I>&) {}
+  template <size_t K>
+  HWY_INLINE Vectors<0> with_inner() const {
+    return {};
+  }
 };
+
+// Tokens outside, rows inside: y[t] for each token.
+template <size_t T, size_t R>
+HWY_INLINE void finish_tokens(const ProductTile<T, R>& tile, const RowEnds& ends, float* y, int64_t y_stride) {
+  if constexpr (T > 0) {
+    finish_rows(tile.head, ends.scale, ends.bias, y);
+    finish_tokens(tile.tail, ends, y + y_stride, y_stride);
+  }
+}
+// The other way round.
+template <size_t T = 0, size_t R, size_t Tokens>
+HWY_INLINE void finish_inner_tokens(const ProductTile<R, Tokens>& tile, const RowEnds& ends, float* y, int64_t y_stride) {
+  if constexpr (T < Tokens) {
+    finish_rows(tile.template with_inner<T>(), ends.scale, ends.bias, y);
+    finish_inner_tokens<T + 1>(tile, ends, y + y_stride, y_stride);
+  }
+}
 
 // The last columns of `count` rows, filled up with zeros to a vector each.
 template <class T>
@@ -173,72 +214,102 @@ HWY_INLINE void copy_tails(const T* rows, int64_t stride, size_t count, size_t c
   for (size_t r = 0; r < count; ++r) std::memcpy(out + r * kLanes, rows + static_cast<int64_t>(r) * stride, columns * sizeof(T));
 }
 
-// Asks for the same line of R rows.
+// Asks for the weights of later tiles while one is computed: as many lines in a step as it reads, but in the order of memory.
+// The rows of a tile are read side by side, which hardware takes for many short streams.
 template <size_t R, class W>
-HWY_INLINE void ask_for_rows(const W* w, int64_t stride) {
-  if constexpr (R > 0) {
-    hwy::Prefetch(w);
-    ask_for_rows<R - 1>(w + stride, stride);
+class LinesAhead {
+ public:
+  explicit LinesAhead(const WeightMatrix& weights) {
+    const size_t tile = R * static_cast<size_t>(weights.columns);
+    distance_ = tile * HWY_MAX(size_t{1}, kBytesAhead / sizeof(W) / HWY_MAX(size_t{1}, tile));
   }
-}
 
-// T tokens by R rows of weights where they lie. The rows of the next tile follow in memory and are asked for line by line.
+  // In the step from column k of the tile whose first row is w. Asking for what is not there costs nothing.
+  HWY_INLINE void ask(const W* w, size_t k) const {
+    const W* ahead = w + distance_ + R * k;
+    for (size_t r = 0; r < R; ++r) hwy::Prefetch(ahead + r * (64 / sizeof(W)));
+  }
+
+ private:
+  size_t distance_;  // elements: whole tiles
+};
+
+// T tokens by R rows of weights where they lie. Of tokens and rows, the fewer are held in registers. Where several groups of
+// tokens pass by the same rows, each asks for its share of the lines ahead.
 template <size_t T, size_t R, class W>
-HWY_INLINE void direct_tile(const WeightProduct& product, size_t token, int64_t row) {
+HWY_INLINE void direct_tile(const WeightProduct& product, size_t token, int64_t row, const LinesAhead<R, W>& ahead,
+                            size_t group = 0, size_t groups = 1) {
   constexpr size_t kLine = 64 / sizeof(W);
+  constexpr bool kHoldTokens = T < R;
   const size_t columns = static_cast<size_t>(product.weights.columns);
-  const int64_t w_stride = product.weights.columns, x_stride = product.x_stride;
+  const int64_t w_stride = product.weights.columns;
   const W* w = static_cast<const W*>(product.weights.data) + row * w_stride;
-  const float* x = product.x + static_cast<int64_t>(token) * x_stride;
-  ProductTile<T, R> tile;
+  const float* x = product.x + static_cast<int64_t>(token) * product.x_stride;
+  ProductTile<HWY_MAX(T, R), HWY_MIN(T, R)> tile;
   tile.zero();
-  RowVectors<R> weights;
-  size_t k = 0;
-  for (; k + kLine <= columns; k += kLine) {
-    if (token == 0) ask_for_rows<R>(w + k + static_cast<int64_t>(R) * w_stride, w_stride);
-    for (size_t i = k; i < k + kLine; i += kLanes) {
-      weights.load(w + i, w_stride);
-      tile.add_products(x + i, x_stride, weights);
+  const auto step = [&](const float* x_at, int64_t x_stride, const W* w_at, int64_t w_apart) HWY_ATTR {
+    Vectors<HWY_MIN(T, R)> held;
+    if constexpr (kHoldTokens) {
+      held.load(x_at, x_stride);
+      tile.add_products(w_at, w_apart, held);
+    } else {
+      held.load(w_at, w_apart);
+      tile.add_products(x_at, x_stride, held);
     }
+  };
+  size_t k = 0;
+  size_t turn = group;
+  for (; k + kLine <= columns; k += kLine) {
+    if (turn-- == 0) {
+      ahead.ask(w, k);
+      turn = groups - 1;
+    }
+    for (size_t i = k; i < k + kLine; i += kLanes) step(x + i, product.x_stride, w + i, w_stride);
   }
-  for (; k + kLanes <= columns; k += kLanes) {
-    weights.load(w + k, w_stride);
-    tile.add_products(x + k, x_stride, weights);
-  }
+  for (; k + kLanes <= columns; k += kLanes) step(x + k, product.x_stride, w + k, w_stride);
   if (k < columns) {
     HWY_ALIGN W w_tails[R * kLanes];
     HWY_ALIGN float x_tails[T * kLanes];
     copy_tails(w + k, w_stride, R, columns - k, w_tails);
-    copy_tails(x + k, x_stride, T, columns - k, x_tails);
-    weights.load(w_tails, kLanes);
-    tile.add_products(x_tails, kLanes, weights);
+    copy_tails(x + k, product.x_stride, T, columns - k, x_tails);
+    step(x_tails, kLanes, w_tails, kLanes);
   }
-  tile.finish(RowEnds(product, row, R), product.y + static_cast<int64_t>(token) * product.y_stride + row, product.y_stride);
+  const RowEnds ends(product, row, R);
+  float* y = product.y + static_cast<int64_t>(token) * product.y_stride + row;
+  if constexpr (kHoldTokens) {
+    finish_inner_tokens(tile, ends, y, product.y_stride);
+  } else {
+    finish_tokens(tile, ends, y, product.y_stride);
+  }
 }
 
 // All rows [begin, end) for T tokens.
 template <size_t T, size_t R, class W>
 HWY_NOINLINE void direct_rows(const WeightProduct& product, int64_t begin, int64_t end) {
+  const LinesAhead<R, W> ahead(product.weights);
+  const LinesAhead<1, W> ahead_of_one(product.weights);
   int64_t row = begin;
-  for (; row + static_cast<int64_t>(R) <= end; row += static_cast<int64_t>(R)) direct_tile<T, R, W>(product, 0, row);
-  for (; row < end; ++row) direct_tile<T, 1, W>(product, 0, row);
+  for (; row + static_cast<int64_t>(R) <= end; row += static_cast<int64_t>(R)) direct_tile<T, R, W>(product, 0, row, ahead);
+  for (; row < end; ++row) direct_tile<T, 1, W>(product, 0, row, ahead_of_one);
 }
 
 // R rows for all tokens, in groups of 3 and 4 (or 2 + 3): the weights come from L1 for all but the first.
 template <size_t R, class W>
 HWY_NOINLINE void direct_groups(const WeightProduct& product, int64_t row) {
+  const LinesAhead<R, W> ahead(product.weights);
+  const size_t groups = (product.tokens + kTileTokens - 1) / kTileTokens;
   size_t token = 0;
-  for (size_t groups = (product.tokens + kTileTokens - 1) / kTileTokens; groups > 0; --groups) {
-    const size_t take = (product.tokens - token + groups - 1) / groups;
+  for (size_t group = 0; group < groups; ++group) {
+    const size_t left = groups - group, take = (product.tokens - token + left - 1) / left;
     switch (take) {
       case 4:
-        direct_tile<4, R, W>(product, token, row);
+        direct_tile<4, R, W>(product, token, row, ahead, group, groups);
         break;
       case 3:
-        direct_tile<3, R, W>(product, token, row);
+        direct_tile<3, R, W>(product, token, row, ahead, group, groups);
         break;
       default:
-        direct_tile<2, R, W>(product, token, row);
+        direct_tile<2, R, W>(product, token, row, ahead, group, groups);
     }
     token += take;
   }
@@ -284,7 +355,7 @@ HWY_INLINE void pack_weights(const WeightMatrix& weights, int64_t first, size_t 
 template <size_t T>
 HWY_INLINE void multiply_panel(ProductTile<T, kTileRows>& tile, const float* HWY_RESTRICT x, int64_t x_stride, size_t columns,
                                const float* HWY_RESTRICT panel) {
-  RowVectors<kTileRows> weights;
+  Vectors<kTileRows> weights;
   const size_t whole = columns / kLanes * kLanes;
   for (size_t k = 0; k < whole; k += kLanes, panel += kTileRows * kLanes) {
     weights.load(panel, std::integral_constant<size_t, kLanes>());
@@ -303,7 +374,7 @@ constexpr size_t kBlockPanels = kBlockRows / kTileRows;
 // Columns [k, k + count) of a packed block of rows, for T tokens.
 template <size_t T>
 HWY_NOINLINE void multiply_block(const WeightProduct& product, int64_t row, size_t rows, size_t k, size_t count, size_t token,
-                                 const float* panels, float* sums) {
+                                 const float* panels, float* sums, Ahead& ahead, size_t asks) {
   const size_t panel_floats = round_up(count, kLanes) * kTileRows;
   const float* x = product.x + static_cast<int64_t>(token) * product.x_stride + k;
   for (size_t r = 0; r < rows; r += kTileRows, panels += panel_floats, sums += T * kTileRows * kLanes) {
@@ -314,6 +385,7 @@ HWY_NOINLINE void multiply_block(const WeightProduct& product, int64_t row, size
       tile.load(sums);
     }
     multiply_panel(tile, x, product.x_stride, count, panels);
+    for (size_t i = 0; i < asks; ++i) ahead.ask();
     if (k + count < static_cast<size_t>(product.weights.columns)) {
       tile.store(sums);
       continue;
@@ -323,10 +395,10 @@ HWY_NOINLINE void multiply_block(const WeightProduct& product, int64_t row, size
     const RowEnds ends(product, first, there);
     float* y = product.y + static_cast<int64_t>(token) * product.y_stride + first;
     if (there == kTileRows) {
-      tile.finish(ends, y, product.y_stride);
+      finish_tokens(tile, ends, y, product.y_stride);
     } else {
       HWY_ALIGN float finished[T * kTileRows];
-      tile.finish(ends, finished, kTileRows);
+      finish_tokens(tile, ends, finished, static_cast<int64_t>(kTileRows));
       for (size_t t = 0; t < T; ++t) std::copy_n(finished + t * kTileRows, there, y + static_cast<int64_t>(t) * product.y_stride);
     }
   }
@@ -347,10 +419,19 @@ void packed_product(const WeightProduct& product, int64_t begin, int64_t end, fl
           pack_weights<W>(product.weights, row + static_cast<int64_t>(r), HWY_MIN(kTileRows, rows - r), k, count,
                           panels + r * round_up(count, kLanes));
         }
+        // The next block of weights comes from memory while this one is used: the rest of these rows, or the next ones.
+        Ahead ahead;
+        const bool last = k + count == columns;
+        const size_t next = last ? 0 : k + count;
+        const W* next_row = static_cast<const W*>(product.weights.row(last ? row + static_cast<int64_t>(rows) : row));
+        ahead.add(
+            Rows{.data = next_row + next, .dtype = DType::u8, .row_stride = static_cast<int64_t>(product.weights.row_bytes())}, 0,
+            kBlockRows, HWY_MIN(kBlockColumns, columns - next) * sizeof(W));
+        const size_t asks = (kBlockRows * kBlockColumns * sizeof(W) / 256 + tokens - 1) / tokens;
         for (size_t t = 0; t < tokens; t += kTileTokens) {
           const auto multiply = [&](auto shape) HWY_ATTR {
             multiply_block<decltype(shape)::kHeight>(product, row, rows, k, count, first_token + t, panels,
-                                                     sums + t * kBlockRows * kLanes);
+                                                     sums + t * kBlockRows * kLanes, ahead, asks);
           };
           switch (tokens - t) {
             case 1:

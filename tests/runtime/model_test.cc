@@ -1,0 +1,184 @@
+// Loading: weights of every type, and files that are not what they should be.
+#include "raffia/model.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <functional>
+
+#include "core/weight_matrix.h"
+#include "golden.h"
+#include "io/text.h"
+#include "raffia/error.h"
+#include "raffia/session.h"
+#include "support/refusal.h"
+#include "support/temporary_directory.h"
+
+namespace raffia {
+namespace {
+
+struct OwnedTensor {
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> bytes;
+};
+using Tensors = std::map<std::string, OwnedTensor>;
+
+Tensors tensors_of(const std::string& name) {
+  const Safetensors file = Safetensors::open(golden_directory() / name / "model.safetensors");
+  Tensors tensors;
+  for (const auto& one : file.tensors()) tensors[one.name] = {one.dtype, one.shape, file.read_bytes(one.name)};
+  return tensors;
+}
+
+std::vector<std::byte> image_of(const Tensors& tensors) {
+  const TemporaryDirectory directory("model_test");
+  std::vector<TensorToWrite> all;
+  for (const auto& [name, one] : tensors) all.push_back({name, one.dtype, one.shape, one.bytes});
+  write_safetensors(directory.path() / "image", all);
+  return bytes_of(directory.path() / "image");
+}
+
+ModelConfig config_of(const std::string& name) { return load_model_config(golden_directory() / name / "config.json"); }
+
+// All matrices of linear layers and embeddings in another type.
+Tensors stored_as(Tensors tensors, WeightType type) {
+  Tensors result;
+  for (auto& [name, one] : tensors) {
+    const bool is_matrix = name.ends_with(".weight") && one.shape.size() == 2 && name.find("positions") == std::string::npos;
+    if (!is_matrix) {
+      result[name] = one;
+      continue;
+    }
+    std::vector<float> floats(one.bytes.size() / sizeof(float));
+    std::memcpy(floats.data(), one.bytes.data(), one.bytes.size());
+    if (type == WeightType::bf16) {
+      std::vector<BFloat16> rounded(floats.size());
+      round_weights(name, floats, rounded);
+      OwnedTensor& to = result[name] = {"BF16", one.shape, std::vector<std::byte>(floats.size() * 2)};
+      std::memcpy(to.bytes.data(), rounded.data(), to.bytes.size());
+    } else {
+      std::vector<int8_t> quantised(floats.size());
+      std::vector<float> scales(static_cast<size_t>(one.shape[0]));
+      quantise_rows(name, View2(floats.data(), {one.shape[0], one.shape[1]}), quantised, scales);
+      OwnedTensor& to = result[name] = {"I8", one.shape, std::vector<std::byte>(floats.size())};
+      std::memcpy(to.bytes.data(), quantised.data(), to.bytes.size());
+      OwnedTensor& factors = result[name + "_scale"] = {"F32", {one.shape[0]}, std::vector<std::byte>(scales.size() * 4)};
+      std::memcpy(factors.bytes.data(), scales.data(), factors.bytes.size());
+    }
+  }
+  return result;
+}
+
+// The same weights, rounded, as plain fp32: what the stored ones mean.
+Tensors widened(const Tensors& tensors) {
+  Tensors result;
+  for (const auto& [name, one] : tensors) {
+    if (name.ends_with("_scale")) continue;
+    OwnedTensor& to = result[name] = one;
+    if (one.dtype == "F32") continue;
+    const auto columns = static_cast<size_t>(one.shape[1]);
+    WeightMatrix matrix{.type = one.dtype == "I8" ? WeightType::int8 : WeightType::bf16, .data = one.bytes.data()};
+    matrix.rows = one.shape[0];
+    matrix.columns = one.shape[1];
+    if (matrix.type == WeightType::int8) matrix.scales = reinterpret_cast<const float*>(tensors.at(name + "_scale").bytes.data());
+    to.dtype = "F32";
+    to.bytes.resize(static_cast<size_t>(matrix.rows) * columns * sizeof(float));
+    for (int64_t row = 0; row < matrix.rows; ++row) {
+      std::vector<float> floats(columns);
+      copy_row(matrix, row, floats);
+      std::memcpy(to.bytes.data() + static_cast<size_t>(row) * columns * sizeof(float), floats.data(), columns * sizeof(float));
+    }
+  }
+  return result;
+}
+
+std::vector<float> last_logits(const ModelConfig& config, const Tensors& tensors) {
+  const auto model = Model::over(config, image_of(tensors), nullptr, "image");
+  Session session(model);
+  session.prefill(std::vector<int32_t>{3, 5, 2, 7, 1, 4, 9, 6});
+  session.step(8);
+  return {session.logits().begin(), session.logits().end()};
+}
+
+TEST(Model, StoredTypesMeanWhatTheyHold) {
+  for (const std::string name : {"lm-gate", "llama-rfa_gate", "lm-softmax"}) {
+    for (const WeightType type : {WeightType::bf16, WeightType::int8}) {
+      const Tensors stored = stored_as(tensors_of(name), type);
+      const std::vector<float> found = last_logits(config_of(name), stored),
+                               expected = last_logits(config_of(name), widened(stored));
+      for (size_t i = 0; i < found.size(); ++i) {
+        // The scale of a row is a factor of each product here, and of their sum there.
+        EXPECT_NEAR(found[i], expected[i], 1e-4 * (1 + std::abs(expected[i]))) << name << " " << name_of(type);
+      }
+      EXPECT_EQ(Model::over(config_of(name), image_of(stored), nullptr, "image")->weight_type(), name_of(type));
+    }
+  }
+}
+
+TEST(Model, WhateverDoesNotFitIsNamed) {
+  const std::string name = "lm-gate";
+  const Tensors whole = tensors_of(name);
+  const auto refusal_of = [&](const std::function<void(Tensors&, ModelConfig&)>& change) {
+    Tensors tensors = whole;
+    ModelConfig config = config_of(name);
+    change(tensors, config);
+    const std::vector<std::byte> image = image_of(tensors);
+    return refusal<FormatError>([&] { (void)Model::over(config, image, nullptr, "image"); });
+  };
+  const std::string key = "decoder.layers.1.attention.gate.weight";
+  EXPECT_EQ(refusal_of([](Tensors&, ModelConfig&) {}), "accepted");
+  EXPECT_EQ(refusal_of([&](Tensors& t, ModelConfig&) { t.erase(key); }), "image: tensor \"" + key + "\" is missing");
+  EXPECT_EQ(refusal_of([&](Tensors& t, ModelConfig&) { t["decoder.extra"] = t[key]; }),
+            "image: tensor \"decoder.extra\" belongs to no part of the model");
+  EXPECT_NE(refusal_of([&](Tensors&, ModelConfig& c) { c.width *= 2; }).find("has shape"), std::string::npos);
+  EXPECT_NE(refusal_of([&](Tensors&, ModelConfig& c) { c.layers += 1; }).find("is missing"), std::string::npos);
+  EXPECT_NE(refusal_of([&](Tensors& t, ModelConfig&) { t[key].dtype = "I32"; }).find("is I32, expected F32, BF16 or I8"),
+            std::string::npos);
+  EXPECT_NE(refusal_of([&](Tensors& t, ModelConfig&) {
+              t[key].dtype = "I8";
+              t[key].bytes.resize(t[key].bytes.size() / 4);
+            }).find(key + "_scale\" is missing"),
+            std::string::npos);
+  EXPECT_NE(refusal_of([&](Tensors&, ModelConfig& c) { c.heads = 7; }).find("\"heads\""), std::string::npos);
+
+  const std::vector<std::byte> image = image_of(whole);
+  for (const size_t size : {size_t{0}, size_t{7}, size_t{100}, image.size() - 1}) {
+    std::vector<std::byte> cut(image.begin(), image.begin() + static_cast<ptrdiff_t>(size));
+    EXPECT_THROW(Model::over(config_of(name), cut, nullptr, "image"), FormatError) << size;
+  }
+}
+
+TEST(Model, DirectoriesThatAreNoModelAreRefused) {
+  const TemporaryDirectory directory("model_test");
+  const std::filesystem::path from = golden_directory() / "image-rfa", to = directory.path();
+  EXPECT_THROW(Model::load(to), IoError);
+  std::filesystem::copy_file(from / "config.json", to / "config.json");
+  EXPECT_THROW(Model::load(to), IoError);
+  directory.write("model.safetensors", "");
+  EXPECT_THROW(Model::load(to), FormatError);
+  std::filesystem::remove(to / "model.safetensors");
+  std::filesystem::copy_file(from / "model.safetensors", to / "model.safetensors");
+  EXPECT_EQ(Model::load(to)->config().task, Task::image);
+  EXPECT_THROW(Model::load(to)->tokenizer(), InvalidArgument);
+
+  // A language model needs a tokenizer of its own vocabulary.
+  std::filesystem::copy_file(golden_directory() / "lm-gate" / "config.json", to / "config.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THROW(Model::load(to), Error);
+  train_tokenizer({.kind = "byte"}, {})->save(to);
+  EXPECT_NE(refusal<FormatError>([&] { (void)Model::load(to); }).find("the tokenizer has"), std::string::npos);
+}
+
+TEST(Model, FingerprintsDifferWithAnyByteOfTheWeights) {
+  Tensors tensors = tensors_of("lm-gate");
+  const ModelConfig config = config_of("lm-gate");
+  const uint64_t before = Model::over(config, image_of(tensors), nullptr, "image")->fingerprint();
+  EXPECT_EQ(Model::over(config, image_of(tensors), nullptr, "elsewhere")->fingerprint(), before);
+  tensors["embedding.weight"].bytes[5] ^= std::byte{1};
+  EXPECT_NE(Model::over(config, image_of(tensors), nullptr, "image")->fingerprint(), before);
+}
+
+}  // namespace
+}  // namespace raffia
