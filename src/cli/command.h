@@ -16,7 +16,10 @@ Run add_bench_decode(CLI::App& app);
 Run add_bench_prefill(CLI::App& app);
 Run add_bench_session(CLI::App& app);
 Run add_bench_step(CLI::App& app);
+Run add_import_hf(CLI::App& app);
+Run add_import_llama2c(CLI::App& app);
 Run add_info(CLI::App& app);
+Run add_quantize(CLI::App& app);
 
 // Flags that are fine one by one and do not fit together: exit code 2, like any other bad usage.
 class UsageError : public std::runtime_error {
