@@ -13,7 +13,10 @@ using Run = std::function<void()>;
 Run add_approx(CLI::App& app);
 Run add_bench_attention(CLI::App& app);
 Run add_bench_decode(CLI::App& app);
+Run add_import_hf(CLI::App& app);
+Run add_import_llama2c(CLI::App& app);
 Run add_info(CLI::App& app);
+Run add_quantize(CLI::App& app);
 
 // Flags that are fine one by one and do not fit together: exit code 2, like any other bad usage.
 class UsageError : public std::runtime_error {

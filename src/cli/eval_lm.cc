@@ -13,8 +13,8 @@
 #include "cli/command.h"
 #include "cli/eval.h"
 #include "cli/table.h"
-#include "raffia/tokenizer.h"
 #include "raffia/error.h"
+#include "raffia/tokenizer.h"
 #include "torch/nn/models.h"
 #include "torch/tensor_file.h"
 #include "torch/train/evaluate.h"
@@ -123,16 +123,16 @@ void dump_qkv(const EvalFlags& flags, nn::LanguageModelImpl& model, std::span<co
     throw UsageError(fmt::format("--layer: there is no layer {}, expected 0 to {}", *flags.layer, layers - 1));
   const auto segment = std::min(segments_of(flags).front(), static_cast<int64_t>(ids.size()));
   const train::EvaluationMode evaluation(model);
-  for (const auto& attention : attentions) attention->keep_qkv(true);
+  for (const auto& attention : attentions) attention->keep(true);
   model.hidden(torch::tensor(std::vector<int64_t>(ids.begin(), ids.begin() + segment)).unsqueeze(0));
 
   NamedTensors tensors;
   for (int64_t layer = 0; layer < layers; ++layer) {
     if (flags.layer && layer != *flags.layer) continue;
-    const std::vector<Tensor> qkv = attentions[static_cast<size_t>(layer)]->kept_qkv();
-    for (size_t i = 0; i < qkv.size(); ++i) {
-      const char* name = std::array{"q", "k", "v"}.at(i);
-      tensors.emplace_back(flags.layer ? name : fmt::format("layers.{}.{}", layer, name), qkv[i].to(at::kFloat));
+    const auto& kept = attentions[static_cast<size_t>(layer)]->kept();
+    const std::pair<const char*, const Tensor*> parts[] = {{"q", &kept.q}, {"k", &kept.k}, {"v", &kept.v}};
+    for (const auto& [name, tensor] : parts) {
+      tensors.emplace_back(flags.layer ? name : fmt::format("layers.{}.{}", layer, name), tensor->to(at::kFloat));
     }
   }
   save_tensors(flags.dump, tensors);

@@ -36,13 +36,22 @@ constexpr Command kCommands[] = {
      add_approx},
     {nullptr, "train", "Train a model: lm, translate, classify, image, recall (needs raffia-train)",
      "raffia train lm --data book.txt --out book-model", listed_only},
+    {nullptr, "convert", "Put another attention in place of a model's softmax attention (needs raffia-train)",
+     "raffia convert imported --to rfa_gate converted --data stories.txt", listed_only},
     {nullptr, "eval", "Evaluate a trained model (needs raffia-train)", "raffia eval book-model --data other.txt --json",
      listed_only},
+    {"import", "llama2c", "Import a checkpoint of llama2.c", "raffia import llama2c stories260K.bin tok512.bin stories",
+     add_import_llama2c},
+    {"import", "hf", "Import a LLaMA model of Hugging Face", "raffia import hf SmolLM-135M smollm --type int8", add_import_hf},
+    {nullptr, "quantize", "Store the matrices of a model in fewer bytes", "raffia quantize stories stories-int8 --type int8",
+     add_quantize},
     {nullptr, "info", "Show version, instruction sets, threads, caches and compiler", "raffia info --json", add_info},
 };
 
 constexpr Group kGroups[] = {
     {"bench", "Measure speed on this machine", "raffia bench attention --causal --lengths 512,2048"},
+    {"import", "Make a model directory of a model that others trained",
+     "raffia import llama2c stories260K.bin tok512.bin stories"},
 };
 
 constexpr Program kProgram{.name = "raffia",
@@ -60,6 +69,7 @@ struct Delegation {
 const Delegation* delegation_of(std::span<char* const> arguments) {
   static const Delegation kDelegations[] = {
       {{"train"}, {}},
+      {{"convert"}, {"convert"}},
       {{"eval"}, {"eval"}},
       {{"bench", "train"}, {"bench"}},
   };

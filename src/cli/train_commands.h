@@ -7,6 +7,7 @@
 namespace raffia::cli {
 
 Run add_bench_train(CLI::App& app);
+Run add_convert(CLI::App& app);
 Run add_eval(CLI::App& app);
 Run add_train_classify(CLI::App& app);
 Run add_train_image(CLI::App& app);

@@ -1,4 +1,5 @@
-// The raffia-train command: everything that needs LibTorch. `raffia train`, `raffia eval` and `raffia bench train` run it.
+// The raffia-train command: everything that needs LibTorch. `raffia train`, `raffia convert`, `raffia eval` and
+// `raffia bench train` run it.
 #include "cli/program.h"
 #include "cli/train_commands.h"
 
@@ -15,6 +16,8 @@ constexpr Command kCommands[] = {
      "raffia train image --data fashion-mnist --out fashion-model", add_train_image},
     {nullptr, "recall", "Train on associative recall: what an attention remembers, over which distance",
      "raffia train recall --estimator hybrid --pairs 32 --distances 16,64,256 --out recall-model", add_train_recall},
+    {nullptr, "convert", "Put another attention in place of a model's softmax attention",
+     "raffia convert imported --to rfa_gate converted --data stories.txt", add_convert},
     {nullptr, "eval", "Evaluate a trained model", "raffia eval book-model --data other.txt --segments 256,1024 --json", add_eval},
     {nullptr, "bench", "Time training: an attention layer or a whole model, beside plain torch",
      "raffia bench train --what layer --lengths 512,2048 --json", add_bench_train},

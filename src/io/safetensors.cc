@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "core/check.h"
@@ -303,14 +304,29 @@ const Safetensors::Tensor& Safetensors::at(std::string_view name) const {
 
 FloatArray Safetensors::read(std::string_view name) const {
   const Tensor& tensor = at(name);
+  FloatArray array{tensor.shape, std::vector<float>((tensor.end - tensor.begin) / find_dtype(tensor.dtype)->size)};
+  read_part(tensor, 0, array.values);
+  return array;
+}
+
+void Safetensors::read_part(const Tensor& tensor, uint64_t first, std::span<float> values) const {
   const Dtype& dtype = *find_dtype(tensor.dtype);
   if (!dtype.type) {
-    throw FormatError(
-        fmt::format("{}: tensor \"{}\" has dtype {}, expected F32, F16, BF16 or F64", source_->name(), name, tensor.dtype));
+    throw FormatError(fmt::format("{}: tensor \"{}\" has dtype {}, expected F32, F16, BF16 or F64", source_->name(), tensor.name,
+                                  tensor.dtype));
   }
-  FloatArray array{tensor.shape, std::vector<float>((tensor.end - tensor.begin) / dtype.size)};
-  read_floats(*source_, tensor.begin, *dtype.type, array.values);
-  return array;
+  const uint64_t count = (tensor.end - tensor.begin) / dtype.size;
+  require(first <= count && values.size() <= count - first,
+          "Safetensors::read_part: {} elements from {} of \"{}\", expected {} at most", values.size(), first, tensor.name, count);
+  read_floats(*source_, tensor.begin + first * dtype.size, *dtype.type, values);
+}
+
+void Safetensors::read_bytes_part(const Tensor& tensor, uint64_t first, std::span<std::byte> bytes) const {
+  const uint64_t count = tensor.end - tensor.begin;
+  require(first <= count && bytes.size() <= count - first,
+          "Safetensors::read_bytes_part: {} bytes from {} of \"{}\", expected {} at most", bytes.size(), first, tensor.name,
+          count);
+  source_->read(tensor.begin + first, bytes);
 }
 
 std::vector<std::byte> Safetensors::read_bytes(std::string_view name) const {
@@ -320,24 +336,24 @@ std::vector<std::byte> Safetensors::read_bytes(std::string_view name) const {
   return bytes;
 }
 
-void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,
-                       const std::map<std::string, std::string>& metadata) {
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorHead> heads,
+                                     const std::map<std::string, std::string>& metadata)
+    : file_(path) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[kMetadata] = metadata;
+  std::set<std::string_view> names;
   uint64_t offset = 0;
-  for (const TensorToWrite& tensor : tensors) {
-    const Dtype* dtype = find_dtype(tensor.dtype);
-    require(dtype != nullptr, "write_safetensors: tensor \"{}\" has dtype \"{}\", expected one like F32", tensor.name,
-            tensor.dtype);
-    require(tensor.name != kMetadata && !header.contains(tensor.name),
-            "write_safetensors: name \"{}\" is taken, expected another", tensor.name);
-    const std::optional<int64_t> count = element_count(tensor.shape);
-    require(count && tensor.bytes.size() % dtype->size == 0 && tensor.bytes.size() / dtype->size == static_cast<uint64_t>(*count),
-            "write_safetensors: tensor \"{}\" has {} bytes, expected what shape {} of {} takes", tensor.name, tensor.bytes.size(),
-            to_string(tensor.shape), tensor.dtype);
-    header[tensor.name] = {
-        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {offset, offset + tensor.bytes.size()}}};
-    offset += tensor.bytes.size();
+  for (const TensorHead& head : heads) {
+    const Dtype* dtype = find_dtype(head.dtype);
+    require(dtype != nullptr, "write_safetensors: tensor \"{}\" has dtype \"{}\", expected one like F32", head.name, head.dtype);
+    require(head.name != kMetadata && names.insert(head.name).second, "write_safetensors: name \"{}\" is taken, expected another",
+            head.name);
+    const int64_t count = element_count(head.shape).value_or(INT64_MAX);
+    require(static_cast<uint64_t>(count) <= (INT64_MAX - offset) / dtype->size,
+            "write_safetensors: tensor \"{}\" has shape {}, which is too large", head.name, to_string(head.shape));
+    const uint64_t end = offset + static_cast<uint64_t>(count) * dtype->size;
+    header[head.name] = {{"dtype", head.dtype}, {"shape", head.shape}, {"data_offsets", {offset, end}}};
+    offset = end;
   }
   std::string text = [&header] {
     try {
@@ -350,9 +366,36 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
 
   std::byte prefix[kPrefix];
   for (size_t i = 0; i < kPrefix; ++i) prefix[i] = static_cast<std::byte>(text.size() >> (8 * i));
-  ReplacementFile file(path);
-  file.write(prefix);
-  file.write(std::as_bytes(std::span(text)));
+  size_ = kPrefix + text.size() + offset;
+  write(prefix);
+  write(std::as_bytes(std::span(text)));
+}
+
+void SafetensorsWriter::write(std::span<const std::byte> bytes) {
+  require(bytes.size() <= size_ - written_, "write_safetensors: {} bytes more, expected {} at most (the shapes)", bytes.size(),
+          size_ - written_);
+  file_.write(bytes);
+  written_ += bytes.size();
+}
+
+void SafetensorsWriter::commit() {
+  require(written_ == size_, "write_safetensors: {} bytes are missing, expected all that the shapes take", size_ - written_);
+  file_.commit();
+}
+
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  std::vector<TensorHead> heads;
+  for (const TensorToWrite& tensor : tensors) {
+    const Dtype* dtype = find_dtype(tensor.dtype);
+    const std::optional<int64_t> count = element_count(tensor.shape);
+    require(dtype == nullptr || (count && tensor.bytes.size() % dtype->size == 0 &&
+                                 tensor.bytes.size() / dtype->size == static_cast<uint64_t>(*count)),
+            "write_safetensors: tensor \"{}\" has {} bytes, expected what shape {} of {} takes", tensor.name, tensor.bytes.size(),
+            to_string(tensor.shape), tensor.dtype);
+    heads.push_back({tensor.name, tensor.dtype, tensor.shape});
+  }
+  SafetensorsWriter file(path, heads, metadata);
   for (const TensorToWrite& tensor : tensors) file.write(tensor.bytes);
   file.commit();
 }

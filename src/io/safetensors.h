@@ -16,6 +16,7 @@
 
 #include "io/byte_source.h"
 #include "io/elements.h"
+#include "io/file.h"
 
 namespace raffia {
 
@@ -42,6 +43,9 @@ class Safetensors {
 
   FloatArray read(std::string_view name) const;  // of dtype F16, BF16, F32 or F64; throws FormatError for others
   std::vector<std::byte> read_bytes(std::string_view name) const;
+  // values.size() elements of a tensor of such a type from element `first` on, which lie within it.
+  void read_part(const Tensor& tensor, uint64_t first, std::span<float> values) const;
+  void read_bytes_part(const Tensor& tensor, uint64_t first, std::span<std::byte> bytes) const;  // likewise, of bytes
 
  private:
   explicit Safetensors(std::unique_ptr<const ByteSource> source);
@@ -51,9 +55,35 @@ class Safetensors {
   std::map<std::string, std::string> metadata_;
 };
 
-struct TensorToWrite {
+struct TensorHead {
   std::string name;
   std::string dtype;  // "F32"
+  std::vector<int64_t> shape;
+};
+
+// A file that is written piece by piece, so that no tensor has to be in memory whole. It appears when it is complete.
+//
+//   SafetensorsWriter file(path, heads);
+//   for (...) file.write(bytes);  // of the tensors in the order of their heads, little-endian, row-major
+//   file.commit();
+class SafetensorsWriter {
+ public:
+  // Throws InvalidArgument for names that come twice and sizes that overflow, or IoError.
+  SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorHead> heads,
+                    const std::map<std::string, std::string>& metadata = {});
+
+  void write(std::span<const std::byte> bytes);  // appends
+  void commit();                                 // throws InvalidArgument where bytes are missing
+  uint64_t size() const { return size_; }        // of the whole file
+
+ private:
+  ReplacementFile file_;
+  uint64_t size_ = 0, written_ = 0;
+};
+
+struct TensorToWrite {
+  std::string name;
+  std::string dtype;
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;  // little-endian, row-major
 };

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "io/json_fields.h"
+#include "io/model_directory.h"
 #include "raffia/tokenizer.h"
 
 namespace raffia {
@@ -19,7 +20,6 @@ using Texts = std::span<const std::string_view>;
 
 constexpr int32_t kSpecialIds = 4;        // pad, unknown, begin, end come first
 constexpr int64_t kMostTokens = 1 << 22;  // far above any vocabulary in use
-constexpr std::string_view kTokenizerFile = "tokenizer.json";
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 

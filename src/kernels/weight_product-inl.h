@@ -4,7 +4,7 @@
 // fill AVX2's 16 registers with 12 sums, 3 vectors of weights and one of x, 7 loads for 12 FMA.
 //
 // Few tokens read the weights where they lie, once, at the speed of memory: tiles of many rows hide the latency of FMA, and the
-// rows of the next tile are asked for meanwhile. Many tokens are bound by arithmetic: blocks of weights are widened once into
+// rows of later tiles are asked for meanwhile. Many tokens are bound by arithmetic: blocks of weights are widened once into
 // panels [columns / lanes][3][lanes] that stay in L1 while all tokens pass by.
 
 #if defined(RAFFIA_KERNELS_WEIGHT_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -214,19 +214,31 @@ HWY_INLINE void copy_tails(const T* rows, int64_t stride, size_t count, size_t c
   for (size_t r = 0; r < count; ++r) std::memcpy(out + r * kLanes, rows + static_cast<int64_t>(r) * stride, columns * sizeof(T));
 }
 
-// Asks for the same line of R rows.
+// Asks for the weights of later tiles while one is computed: as many lines in a step as it reads, but in the order of memory.
+// The rows of a tile are read side by side, which hardware takes for many short streams.
 template <size_t R, class W>
-HWY_INLINE void ask_for_rows(const W* w, int64_t stride) {
-  if constexpr (R > 0) {
-    hwy::Prefetch(w);
-    ask_for_rows<R - 1>(w + stride, stride);
+class LinesAhead {
+ public:
+  explicit LinesAhead(const WeightMatrix& weights) {
+    const size_t tile = R * static_cast<size_t>(weights.columns);
+    distance_ = tile * HWY_MAX(size_t{1}, kBytesAhead / sizeof(W) / HWY_MAX(size_t{1}, tile));
   }
-}
 
-// T tokens by R rows of weights where they lie. Of tokens and rows, the fewer are held in registers. The rows of the next tile
-// follow in memory and are asked for line by line.
+  // In the step from column k of the tile whose first row is w. Asking for what is not there costs nothing.
+  HWY_INLINE void ask(const W* w, size_t k) const {
+    const W* ahead = w + distance_ + R * k;
+    for (size_t r = 0; r < R; ++r) hwy::Prefetch(ahead + r * (64 / sizeof(W)));
+  }
+
+ private:
+  size_t distance_;  // elements: whole tiles
+};
+
+// T tokens by R rows of weights where they lie. Of tokens and rows, the fewer are held in registers. Where several groups of
+// tokens pass by the same rows, each asks for its share of the lines ahead.
 template <size_t T, size_t R, class W>
-HWY_INLINE void direct_tile(const WeightProduct& product, size_t token, int64_t row) {
+HWY_INLINE void direct_tile(const WeightProduct& product, size_t token, int64_t row, const LinesAhead<R, W>& ahead,
+                            size_t group = 0, size_t groups = 1) {
   constexpr size_t kLine = 64 / sizeof(W);
   constexpr bool kHoldTokens = T < R;
   const size_t columns = static_cast<size_t>(product.weights.columns);
@@ -246,8 +258,12 @@ HWY_INLINE void direct_tile(const WeightProduct& product, size_t token, int64_t 
     }
   };
   size_t k = 0;
+  size_t turn = group;
   for (; k + kLine <= columns; k += kLine) {
-    if (token == 0) ask_for_rows<R>(w + k + static_cast<int64_t>(R) * w_stride, w_stride);
+    if (turn-- == 0) {
+      ahead.ask(w, k);
+      turn = groups - 1;
+    }
     for (size_t i = k; i < k + kLine; i += kLanes) step(x + i, product.x_stride, w + i, w_stride);
   }
   for (; k + kLanes <= columns; k += kLanes) step(x + k, product.x_stride, w + k, w_stride);
@@ -270,26 +286,30 @@ HWY_INLINE void direct_tile(const WeightProduct& product, size_t token, int64_t 
 // All rows [begin, end) for T tokens.
 template <size_t T, size_t R, class W>
 HWY_NOINLINE void direct_rows(const WeightProduct& product, int64_t begin, int64_t end) {
+  const LinesAhead<R, W> ahead(product.weights);
+  const LinesAhead<1, W> ahead_of_one(product.weights);
   int64_t row = begin;
-  for (; row + static_cast<int64_t>(R) <= end; row += static_cast<int64_t>(R)) direct_tile<T, R, W>(product, 0, row);
-  for (; row < end; ++row) direct_tile<T, 1, W>(product, 0, row);
+  for (; row + static_cast<int64_t>(R) <= end; row += static_cast<int64_t>(R)) direct_tile<T, R, W>(product, 0, row, ahead);
+  for (; row < end; ++row) direct_tile<T, 1, W>(product, 0, row, ahead_of_one);
 }
 
 // R rows for all tokens, in groups of 3 and 4 (or 2 + 3): the weights come from L1 for all but the first.
 template <size_t R, class W>
 HWY_NOINLINE void direct_groups(const WeightProduct& product, int64_t row) {
+  const LinesAhead<R, W> ahead(product.weights);
+  const size_t groups = (product.tokens + kTileTokens - 1) / kTileTokens;
   size_t token = 0;
-  for (size_t groups = (product.tokens + kTileTokens - 1) / kTileTokens; groups > 0; --groups) {
-    const size_t take = (product.tokens - token + groups - 1) / groups;
+  for (size_t group = 0; group < groups; ++group) {
+    const size_t left = groups - group, take = (product.tokens - token + left - 1) / left;
     switch (take) {
       case 4:
-        direct_tile<4, R, W>(product, token, row);
+        direct_tile<4, R, W>(product, token, row, ahead, group, groups);
         break;
       case 3:
-        direct_tile<3, R, W>(product, token, row);
+        direct_tile<3, R, W>(product, token, row, ahead, group, groups);
         break;
       default:
-        direct_tile<2, R, W>(product, token, row);
+        direct_tile<2, R, W>(product, token, row, ahead, group, groups);
     }
     token += take;
   }
@@ -354,7 +374,7 @@ constexpr size_t kBlockPanels = kBlockRows / kTileRows;
 // Columns [k, k + count) of a packed block of rows, for T tokens.
 template <size_t T>
 HWY_NOINLINE void multiply_block(const WeightProduct& product, int64_t row, size_t rows, size_t k, size_t count, size_t token,
-                                 const float* panels, float* sums) {
+                                 const float* panels, float* sums, Ahead& ahead, size_t asks) {
   const size_t panel_floats = round_up(count, kLanes) * kTileRows;
   const float* x = product.x + static_cast<int64_t>(token) * product.x_stride + k;
   for (size_t r = 0; r < rows; r += kTileRows, panels += panel_floats, sums += T * kTileRows * kLanes) {
@@ -365,6 +385,7 @@ HWY_NOINLINE void multiply_block(const WeightProduct& product, int64_t row, size
       tile.load(sums);
     }
     multiply_panel(tile, x, product.x_stride, count, panels);
+    for (size_t i = 0; i < asks; ++i) ahead.ask();
     if (k + count < static_cast<size_t>(product.weights.columns)) {
       tile.store(sums);
       continue;
@@ -398,10 +419,19 @@ void packed_product(const WeightProduct& product, int64_t begin, int64_t end, fl
           pack_weights<W>(product.weights, row + static_cast<int64_t>(r), HWY_MIN(kTileRows, rows - r), k, count,
                           panels + r * round_up(count, kLanes));
         }
+        // The next block of weights comes from memory while this one is used: the rest of these rows, or the next ones.
+        Ahead ahead;
+        const bool last = k + count == columns;
+        const size_t next = last ? 0 : k + count;
+        const W* next_row = static_cast<const W*>(product.weights.row(last ? row + static_cast<int64_t>(rows) : row));
+        ahead.add(
+            Rows{.data = next_row + next, .dtype = DType::u8, .row_stride = static_cast<int64_t>(product.weights.row_bytes())}, 0,
+            kBlockRows, HWY_MIN(kBlockColumns, columns - next) * sizeof(W));
+        const size_t asks = (kBlockRows * kBlockColumns * sizeof(W) / 256 + tokens - 1) / tokens;
         for (size_t t = 0; t < tokens; t += kTileTokens) {
           const auto multiply = [&](auto shape) HWY_ATTR {
             multiply_block<decltype(shape)::kHeight>(product, row, rows, k, count, first_token + t, panels,
-                                                     sums + t * kBlockRows * kLanes);
+                                                     sums + t * kBlockRows * kLanes, ahead, asks);
           };
           switch (tokens - t) {
             case 1:

@@ -282,21 +282,22 @@ TEST(Attention, RotaryScoresDependOnDistanceAlone) {
   EXPECT_GT(relative_difference(make(options)->forward(pair), plain->forward(pair)), 1e-3);
 }
 
-TEST(Attention, KeepsWhatTheEstimatorSaw) {
+TEST(Attention, KeepsWhatTheEstimatorSawAndGave) {
   const Attention attention = make("softmax", true);
   const Tensor x = torch::randn({2, 6, kWidth});
   attention->forward(x);
-  EXPECT_TRUE(attention->kept_qkv().empty());
-  attention->keep_qkv(true);
+  EXPECT_FALSE(attention->kept().q.defined());
+  attention->keep(true);
   attention->forward(x);
-  const std::vector<Tensor> qkv = attention->kept_qkv();
-  ASSERT_EQ(qkv.size(), 3U);
-  for (const Tensor& kept : qkv) {
-    EXPECT_EQ(kept.sizes(), at::IntArrayRef({2, 6, kHeads, kWidth / kHeads}));
-    EXPECT_FALSE(kept.requires_grad());
+  const auto kept = attention->kept();
+  EXPECT_TRUE(torch::equal(kept.input, x));
+  for (const Tensor& part : {kept.q, kept.k, kept.v, kept.out}) {
+    EXPECT_EQ(part.sizes(), at::IntArrayRef({2, 6, kHeads, kWidth / kHeads}));
+    EXPECT_FALSE(part.requires_grad());
   }
-  attention->keep_qkv(false);
-  EXPECT_TRUE(attention->kept_qkv().empty());
+  EXPECT_TRUE(torch::equal(kept.out, ops::softmax(kept.q, kept.k, kept.v, {.causal = true})));
+  attention->keep(false);
+  EXPECT_FALSE(attention->kept().q.defined());
 }
 
 TEST(Attention, HoldersMakeWhatTheFactoryMakes) {

@@ -94,9 +94,14 @@ class AttentionImpl : public torch::nn::Module {
   const AttentionOptions& options() const { return options_; }
   virtual Monitor monitor() const;
 
-  // q [B, T, H, d], k, v [B, T, G, d] of the last forward pass as the estimator saw them, if asked to keep them.
-  void keep_qkv(bool keep);
-  std::vector<Tensor> kept_qkv() const { return kept_qkv_; }
+  // What the estimator saw and gave in the last forward pass, if asked to keep it; else undefined.
+  struct Kept {
+    Tensor input;    // [B, Tk, E], what the keys were projected from
+    Tensor q, k, v;  // [B, Tq, H, d], [B, Tk, G, d]
+    Tensor out;      // [B, Tq, H, d], before the norm of heads
+  };
+  void keep(bool keeps);
+  const Kept& kept() const { return kept_; }
 
   // From now on forward() gets this process's slice of every sequence. Null: whole sequences again. rfa_gate alone can do it.
   void split_sequence(std::shared_ptr<SequenceSplit> split);
@@ -131,8 +136,8 @@ class AttentionImpl : public torch::nn::Module {
   Tensor conv_q_, conv_k_, conv_v_;  // [E, conv], [G d, conv] of keys and values
   Tensor head_norm_;                 // [H, d]
   uint64_t draw_ = 0;
-  bool keeps_qkv_ = false;
-  std::vector<Tensor> kept_qkv_;
+  bool keeps_ = false;
+  Kept kept_;
   std::shared_ptr<SequenceSplit> split_;
 };
 

@@ -135,9 +135,9 @@ Tensor AttentionImpl::forward(const Tensor& query, const Tensor& key, const Tens
     heads.q = rotate(heads.q);
     heads.k = rotate(heads.k);
   }
-  if (keeps_qkv_) kept_qkv_ = {heads.q.detach(), heads.k.detach(), heads.v.detach()};
 
   Tensor out = attend(heads, state);  // [B, Tq, H, d]
+  if (keeps_) kept_ = {key.detach(), heads.q.detach(), heads.k.detach(), heads.v.detach(), out.detach()};
   if (state != nullptr) {
     if (next_tail.defined()) state->tail = next_tail.clone();
     state->position += query.size(1);
@@ -167,9 +167,9 @@ Monitor AttentionImpl::monitor() const {
   return monitor;
 }
 
-void AttentionImpl::keep_qkv(bool keep) {
-  keeps_qkv_ = keep;
-  if (!keep) kept_qkv_.clear();
+void AttentionImpl::keep(bool keeps) {
+  keeps_ = keeps;
+  if (!keeps) kept_ = {};
 }
 
 void AttentionImpl::split_sequence(std::shared_ptr<SequenceSplit> split) {

@@ -36,25 +36,6 @@ void shrink(torch::nn::Module& attention_or_ffn, const std::string& linear, doub
   attention_or_ffn.named_parameters()[linear + ".weight"].mul_(factor);
 }
 
-// A translator names one estimator for both of its halves: where that is causal alone, the encoder takes what comes closest.
-Estimator encoder_estimator(const ModelConfig& config, int64_t layer) {
-  const Estimator& estimator = config.estimator(layer);
-  if (config.task != Task::translate) return estimator;
-  switch (estimator.kind) {
-    case EstimatorKind::window:
-      return {.kind = EstimatorKind::softmax};
-    case EstimatorKind::rfa_gate:
-    case EstimatorKind::hybrid:
-      return {.kind = EstimatorKind::rfa,
-              .samples = estimator.samples,
-              .map = estimator.map,
-              .draws = estimator.draws,
-              .seed = estimator.seed};
-    default:
-      return estimator;
-  }
-}
-
 Norm make_norm(const ModelConfig& config) { return Norm(config.width, config.norm, config.norm_eps); }
 
 }  // namespace
@@ -105,7 +86,7 @@ StackImpl::StackImpl(const ModelConfig& config, const StackOptions& options)
   auto layers = register_module("layers", torch::nn::ModuleList());
   for (int64_t i = 0; i < config.layers; ++i) {
     const auto number = options.first_layer + static_cast<uint32_t>(options.cross ? 2 * i : i);
-    layers_.emplace_back(config, options.causal ? config.estimator(i) : encoder_estimator(config, i), options, number);
+    layers_.emplace_back(config, options.causal ? config.estimator(i) : config.encoder_estimator(i), options, number);
     layers->push_back(layers_.back());
   }
   register_module("norm", norm_);

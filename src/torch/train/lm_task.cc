@@ -12,11 +12,12 @@
 
 #include "core/check.h"
 #include "io/text.h"
-#include "raffia/tokenizer.h"
 #include "raffia/error.h"
+#include "raffia/tokenizer.h"
 #include "torch/train/data.h"
 #include "torch/train/distributed.h"
 #include "torch/train/fingerprint.h"
+#include "torch/train/init.h"
 #include "torch/train/sequence_parallel.h"
 #include "torch/train/task.h"
 #include "torch/train/texts.h"
@@ -53,7 +54,7 @@ class LmTask : public TrainingTask {
   LmTask(TrainOptions& options, bool goes_on) : smoothing_(options.label_smoothing) {
     const Texts texts = read_texts(options);
     tokenizer_ = task_tokenizer(options, goes_on, std::array{std::string_view(texts.train)});
-    std::vector<int32_t> ids = tokenizer_->encode(texts.train);
+    std::vector<int32_t> ids = encode_text(*tokenizer_, texts.train);
     valid_ = scored_text(*tokenizer_, texts.valid);
     if (!texts.test.empty()) test_ = scored_text(*tokenizer_, texts.test);
     Fingerprint data;
@@ -61,10 +62,10 @@ class LmTask : public TrainingTask {
     data.add(valid_.ids);
     fingerprints_ = {.tokenizer = tokenizer_->fingerprint(), .data = data.value()};
 
-    ModelConfig config = model_config(options, Task::lm);
-    config.vocabulary = tokenizer_->vocabulary();
-    if (config.positions == Positions::learned)
-      config.max_length = options.max_length == 0 ? options.segment : options.max_length;
+    const bool is_new = options.init.empty();
+    ModelConfig config = is_new ? config_of_new(options) : config_of_start(options, goes_on);
+    require(config.vocabulary >= tokenizer_->vocabulary(), "--init: the model has {} tokens, its tokenizer {}", config.vocabulary,
+            tokenizer_->vocabulary());
     stateful_ = stateful_of(options, config);
     // A state folded under one random matrix cannot be read under another, and evaluation reads with the stored one.
     if (options.pool < 0 && stateful_) config.pool = 0;
@@ -83,6 +84,7 @@ class LmTask : public TrainingTask {
     streams_ = std::make_unique<TokenStreams>(std::move(ids), options.batch, options.segment, shard);
     seed_for_weights(options);
     model_ = std::make_shared<nn::LanguageModelImpl>(config);
+    if (!is_new) load_start(*model_, options, goes_on);
     if (options.parallel == "sequence" && options.group != nullptr && !options.group->alone()) {
       const int ranks = options.group->size();
       require(options.segment % ranks == 0, "--segment is {}, expected a multiple of the number of ranks, {}", options.segment,
@@ -160,6 +162,14 @@ class LmTask : public TrainingTask {
   }
 
  private:
+  ModelConfig config_of_new(const TrainOptions& options) const {
+    ModelConfig config = model_config(options, Task::lm);
+    config.vocabulary = tokenizer_->vocabulary();
+    if (config.positions == Positions::learned)
+      config.max_length = options.max_length == 0 ? options.segment : options.max_length;
+    return config;
+  }
+
   // One process evaluates, on whole sequences.
   Metrics metrics(const ScoredText& text, const OnProgress& progress) {
     // Carried memory takes any number of tokens a call: long calls are faster.

@@ -29,6 +29,7 @@ struct TrainOptions {
   std::string valid = {};  // empty: the end of `data`
   std::string test = {};   // empty: none
   std::string out = {};    // model directory
+  std::string init = {};   // lm: model directory to start from; empty: a new model
   double valid_share = 0.05;
   std::string tokenizer = "auto";
 
@@ -36,7 +37,9 @@ struct TrainOptions {
   std::string estimator = "rfa_gate";  // one, or one per layer with ';' between
   std::string cross = "softmax";
   std::string positions = "auto";
-  int64_t layers = 4, width = 256, heads = 4, ffn = 0, conv = 0, max_length = 0;
+  int64_t layers = 4, width = 256, heads = 4, kv_heads = 0, ffn = 0, conv = 0, max_length = 0;
+  std::string norm = "layer", feed_forward = "gelu";
+  bool no_bias = false, untied = false;
   int64_t pool = -1;  // -1: by stateful
   bool head_norm = false, fixed_sigma = false;
   double span_min = 0, span_max = 0;

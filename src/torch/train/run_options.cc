@@ -4,6 +4,7 @@
 #include "core/check.h"
 #include "io/text.h"
 #include "raffia/error.h"
+#include "torch/train/init.h"
 #include "torch/train/trainer.h"
 
 namespace raffia::train {
@@ -52,6 +53,7 @@ TrainOptions resolve_options(TaskKind task, const std::string& config, const std
   // Where the run is decides what it was started with.
   if (!config.empty()) read_toml(options, config);
   if (const auto out = flags.find("out"); out != flags.end()) options.out = out->second;
+  if (const auto init = flags.find("init"); init != flags.end()) options.init = init->second;
   require(!options.out.empty(), "--out is missing: the model directory to write");
 
   const RunFiles files{options.out};
@@ -60,15 +62,25 @@ TrainOptions resolve_options(TaskKind task, const std::string& config, const std
   const bool goes_on = resume && files.can_resume();
   require(goes_on || !std::filesystem::exists(files.weights()),
           "--out: {} holds a model that was not trained here: nothing to resume", options.out);
+  const std::string init = options.init;
   options = goes_on ? saved_options(task, files.options()) : default_options(task);
+  if (!goes_on && !init.empty()) {
+    options.init = init;
+    take_model(options);
+  }
   const TrainOptions saved = options;
   if (!config.empty()) read_toml(options, config);
   for (const auto& [name, text] : flags) apply(options, name, text);
   options.out = files.directory.string();
   options.resume = goes_on;
-  if (!goes_on) return options;
+  if (!goes_on && init.empty()) return options;
 
   keep_choices(options, saved);
+  options.init = saved.init;  // a run began once
+  if (!goes_on) {
+    require_same_model(saved, options);
+    return options;
+  }
   for (const OptionChange& change : changes(saved, options)) {
     require(change.info->on_resume != OnResume::same,
             "--{} is {}, but the run in {} was started with {}: a run goes on as it began; start another in another --out",

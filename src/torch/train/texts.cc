@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string_view>
 
 #include "core/check.h"
 #include "io/text.h"
@@ -14,7 +15,11 @@ namespace {
 
 constexpr size_t kEnoughForPieces = 1'000'000;  // bytes of text that are worth a SentencePiece vocabulary
 
+// Stands alone on a line between the texts of one file.
+constexpr std::string_view kBetweenTexts = "<|endoftext|>";
+
 std::string read_one(const TrainOptions& options, const std::string& path) {
+  if (!options.init.empty()) return read_for(options.tokenizer, path);
   return read_for(parse_tokenizer_spec(options.tokenizer == "auto" ? "char" : options.tokenizer).kind, path);
 }
 
@@ -30,6 +35,21 @@ size_t split_at(std::string_view text, double share) {
   return at;
 }
 
+// Without the white space around them; empty ones are none.
+std::vector<std::string_view> texts_within(std::string_view file) {
+  constexpr std::string_view kWhite = " \t\r\n";
+  std::vector<std::string_view> texts;
+  while (!file.empty()) {
+    const size_t end = std::min(file.find(kBetweenTexts), file.size());
+    std::string_view text = file.substr(0, end);
+    file.remove_prefix(std::min(end + kBetweenTexts.size(), file.size()));
+    const size_t first = text.find_first_not_of(kWhite);
+    if (first == std::string_view::npos) continue;
+    texts.push_back(text.substr(first, text.find_last_not_of(kWhite) + 1 - first));
+  }
+  return texts;
+}
+
 }  // namespace
 
 std::string read_for(std::string_view kind, const std::filesystem::path& path) {
@@ -39,8 +59,19 @@ std::string read_for(std::string_view kind, const std::filesystem::path& path) {
   return bytes;
 }
 
+std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text) {
+  if (!tokenizer.begins_texts()) return tokenizer.encode(text);
+  std::vector<int32_t> ids;
+  for (const std::string_view one : texts_within(text)) {
+    ids.push_back(tokenizer.begin());
+    const std::vector<int32_t> own = tokenizer.encode(one);
+    ids.insert(ids.end(), own.begin(), own.end());
+  }
+  return ids;
+}
+
 ScoredText scored_text(const Tokenizer& tokenizer, std::string_view text) {
-  ScoredText scored{.ids = tokenizer.encode(text)};
+  ScoredText scored{.ids = encode_text(tokenizer, text)};
   scored.facts = count_text(text, static_cast<int64_t>(scored.ids.size()));
   return scored;
 }
@@ -67,6 +98,7 @@ Texts read_texts(const TrainOptions& options) {
 
 std::unique_ptr<Tokenizer> task_tokenizer(TrainOptions& options, bool goes_on, std::span<const std::string_view> texts) {
   if (goes_on) return load_tokenizer(options.out);
+  if (!options.init.empty()) return load_tokenizer(options.init);
   if (options.tokenizer == "auto") {
     const size_t bytes =
         std::accumulate(texts.begin(), texts.end(), size_t{0}, [](size_t sum, std::string_view t) { return sum + t.size(); });

@@ -28,6 +28,10 @@ Texts read_texts(const TrainOptions& options);
 // What a tokenizer of this kind reads: text that is checked to be text, or any bytes ("byte"). Not empty.
 std::string read_for(std::string_view kind, const std::filesystem::path& path);
 
+// The ids of a file for a language model. Where its vocabulary begins texts (tokenizer.begins_texts(), imported models), a line
+// "<|endoftext|>" stands between the texts of a file, and each text is one begin() and its ids; else the file is one text.
+std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text);
+
 // A text as a model is scored on it.
 struct ScoredText {
   std::vector<int32_t> ids;
@@ -37,7 +41,8 @@ ScoredText scored_text(const Tokenizer& tokenizer, std::string_view text);
 
 Sequences encode_all(const Tokenizer& tokenizer, std::span<const std::string> texts);
 
-// A run that goes on has its tokenizer in options.out. A new one learns it from `texts`, and options.tokenizer says what it is.
+// A run that goes on has its tokenizer in options.out, one that starts from a model in options.init. A new one learns it from
+// `texts`, and options.tokenizer says what it is.
 std::unique_ptr<Tokenizer> task_tokenizer(TrainOptions& options, bool goes_on, std::span<const std::string_view> texts);
 
 }  // namespace raffia::train

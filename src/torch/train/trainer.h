@@ -56,8 +56,9 @@ struct RunFiles {
   bool can_resume() const;  // a run was started
 };
 
-// Defaults, then what a run that goes on was started with, then `config` (a TOML file; empty: none), then `flags`, by name.
-// Throws InvalidArgument for what does not fit, such as another width for a run that goes on, and FormatError for files.
+// Defaults, then what a run that goes on was started with (or the model that it starts from, --init, has), then `config` (a TOML
+// file; empty: none), then `flags`, by name. Throws InvalidArgument for what does not fit, such as another width for a run that
+// goes on, and FormatError for files.
 TrainOptions resolve_options(TaskKind task, const std::string& config, const std::map<std::string, std::string>& flags,
                              bool resume, Observer& observer);
 

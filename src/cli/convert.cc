@@ -1,0 +1,154 @@
+// raffia convert: another attention in place of a model's softmax attention.
+#include "torch/train/convert.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cli/flags.h"
+#include "cli/progress.h"
+#include "cli/table.h"
+#include "cli/train_commands.h"
+#include "core/split.h"
+#include "raffia/error.h"
+#include "raffia/tokenizer.h"
+#include "torch/train/texts.h"
+
+namespace raffia::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ConvertFlags {
+  fs::path model, out, data;
+  std::string to;
+  bool no_positions = false;
+  std::optional<int64_t> samples;
+  uint64_t seed = 1;
+  int64_t threads = 0;
+  bool force = false;
+  train::FitOptions fit;
+  FormatFlags output;
+};
+
+// The map that comes closest to softmax attention once it is fitted: docs/convert.md.
+constexpr MapKind kMap = MapKind::relu;
+
+bool has_map(EstimatorKind kind) {
+  return kind == EstimatorKind::rfa || kind == EstimatorKind::rfa_gate || kind == EstimatorKind::hybrid;
+}
+
+std::vector<Estimator> estimators_of(const ConvertFlags& flags) {
+  std::vector<Estimator> estimators;
+  for (const std::string_view text : split(flags.to, ';')) {
+    Estimator estimator = parse_estimator(text);
+    if (has_map(estimator.kind) && text.find("map=") == std::string_view::npos) estimator.map = kMap;
+    if (flags.samples && estimator.kind != EstimatorKind::softmax) {
+      if (!has_map(estimator.kind) && estimator.kind != EstimatorKind::lara && estimator.kind != EstimatorKind::eva)
+        throw UsageError(fmt::format("--samples: {} has none", name_of(estimator.kind)));
+      estimator.samples = flags.samples;
+    }
+    estimators.push_back(estimator);
+  }
+  return estimators;
+}
+
+std::string human_error(const Json& value) { return fmt::format("{:.4f}", value.get<double>()); }
+
+const RecordColumn<train::LayerFit> kColumns[] = {
+    {"layer", [](const train::LayerFit& r) { return json_of(r.layer); }, Style::key},
+    {"estimator", [](const train::LayerFit& r) { return json_of(to_string(r.estimator)); }},
+    {"error_at_first", [](const train::LayerFit& r) { return json_of(r.error_at_first); }, Style::measured, human_error},
+    {"error_searched", [](const train::LayerFit& r) { return json_of(r.error_searched); }, Style::measured, human_error},
+    {"error", [](const train::LayerFit& r) { return json_of(r.error); }, Style::measured, human_error},
+    {"sigma", [](const train::LayerFit& r) { return r.sigma > 0 ? Json(r.sigma) : Json(nullptr); }, Style::measured, human_error},
+};
+
+void refuse_existing(const ConvertFlags& flags) {
+  if (fs::exists(flags.out / "trainer")) {
+    throw UsageError(
+        fmt::format("{}: holds a training run, which is never written over: give another directory", flags.out.string()));
+  }
+  if (!flags.force && fs::exists(flags.out) && !(fs::is_directory(flags.out) && fs::is_empty(flags.out))) {
+    throw UsageError(fmt::format("{}: exists already: give another directory, or --force to write over it", flags.out.string()));
+  }
+  if (std::error_code ignored; fs::equivalent(flags.model, flags.out, ignored)) {
+    throw UsageError(fmt::format("{}: is the model itself: give another directory", flags.out.string()));
+  }
+}
+
+void run(const ConvertFlags& flags) {
+  if (flags.threads > 0) at::set_num_threads(static_cast<int>(flags.threads));
+  refuse_existing(flags);
+  const ModelConfig source_config = load_model_config(flags.model / "config.json");
+  ModelConfig config;
+  try {
+    config = train::converted_config(source_config, estimators_of(flags), flags.seed);
+    if (flags.no_positions) {
+      if (config.positions != Positions::rotary)
+        throw UsageError(fmt::format("--no-positions: the model has {} positions, expected rotary", name_of(config.positions)));
+      config.positions = Positions::none;
+    }
+  } catch (const InvalidArgument& error) {
+    throw UsageError(error.what());
+  }
+  nn::LanguageModelImpl source(source_config);
+  nn::load_weights(source, flags.model / "model.safetensors");
+  const auto tokenizer = load_tokenizer(flags.model);
+  const auto converted = train::make_converted(source, config);
+  std::vector<train::LayerFit> fits;
+  if (!flags.data.empty()) {
+    const std::string text = train::read_for(tokenizer->kind(), flags.data);
+    train::FitOptions options = flags.fit;
+    options.seed = flags.seed;
+    Progress progress(static_cast<double>(source_config.layers));
+    options.progress = [&progress](int64_t layer, int64_t layers) {
+      if (layer > 0) progress.advance(1);
+      progress.begin(fmt::format("fitting the attention of layer {} of {}", layer + 1, layers));
+    };
+    fits = train::fit_attention(source, *converted, train::encode_text(*tokenizer, text), options);
+  }
+  fs::create_directories(flags.out);
+  tokenizer->save(flags.out);
+  nn::save_weights(*converted, flags.out / "model.safetensors");
+  save_model_config(config, flags.out / "config.json");
+  if (!fits.empty()) print_table(kColumns, std::span<const train::LayerFit>(fits), flags.output.format(), std::cout);
+  fmt::print(stderr, "{}: finetune it with raffia train lm --init {} --data TEXT --out DIR\n", flags.out.string(),
+             flags.out.string());
+}
+
+}  // namespace
+
+Run add_convert(CLI::App& app) {
+  const auto flags = std::make_shared<ConvertFlags>();
+  app.add_option("model", flags->model, "Directory of a language model with softmax attention")->type_name("DIR")->required();
+  app.add_option("out", flags->out, "Directory to write")->type_name("OUT")->required();
+  app.add_option(
+         "--to", flags->to,
+         "Attention of every layer, or of each with ';' between: rfa_gate, rfa, hybrid, eva, lara, window (softmax: stays)")
+      ->type_name("TEXT")
+      ->required();
+  app.add_option("--data", flags->data, "Text that maps and gates are fitted to; without it they start as in a new model")
+      ->type_name("FILE");
+  app.add_flag("--no-positions", flags->no_positions, "Leave out rotary positions; default: queries and keys turn as before");
+  add_positive(app, "--samples", flags->samples, "Random features or samples, where --to does not say");
+  add_positive(app, "--segment", flags->fit.segment, "Tokens of the text that are read from empty memory");
+  add_positive(app, "--segments", flags->fit.segments, "Segments of the text that are read");
+  app.add_option("--fit-steps", flags->fit.steps, "Steps of Adam on what is new; 0: the search over scales alone")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  add_seed(app, "--seed", flags->seed, "Seed of random features");
+  add_positive(app, "--threads", flags->threads, "Threads (default: torch's own)");
+  app.add_flag("--force", flags->force, "Write over a model that is there");
+  add_format_flags(app, flags->output);
+  return [flags] { run(*flags); };
+}
+
+}  // namespace raffia::cli

@@ -1,0 +1,123 @@
+// raffia import: model directories from models that others trained.
+#include "cli/import.h"
+
+#include <fmt/format.h>
+
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "cli/command.h"
+#include "cli/progress.h"
+#include "io/byte_source.h"
+#include "io/hf.h"
+#include "io/llama2c.h"
+#include "io/text.h"
+#include "io/tokenizer_scored.h"
+#include "raffia/error.h"
+
+namespace raffia::cli {
+namespace {
+
+struct Options {
+  std::string model, pieces, directory;
+  std::string type;  // hf; empty: as it is stored
+  bool force = false, json = false;
+};
+
+int64_t parameters(const ImportedModel& model) {
+  int64_t count = 0;
+  for (const WeightSource& weight : model.weights) count += element_count(weight.shape).value_or(0);
+  return count;
+}
+
+void print(const ImportedModel& model, const Tokenizer& tokenizer, const Options& options, WeightType type,
+           const StorageReport& report) {
+  Json json = describe(model, options.directory, type, report);
+  json["tokenizer"] = tokenizer.kind();
+  if (options.json) {
+    std::cout << json.dump(2) << '\n';
+    return;
+  }
+  const ModelConfig& config = model.config;
+  std::cout << fmt::format("{}: {} layers, {} wide, {} heads ({} of keys), vocabulary {} ({}), {} parameters, {}, {} bytes\n",
+                           options.directory, config.layers, config.width, config.heads, config.key_heads(), config.vocabulary,
+                           tokenizer.kind(), grouped(static_cast<uint64_t>(parameters(model))), name_of(type),
+                           grouped(report.bytes));
+}
+
+void import_llama2c(const Options& options) {
+  const FileSource source(options.model);
+  const ImportedModel model = llama2c_model(source);
+  const std::string bytes = read_file(options.pieces, uint64_t{1} << 28);
+  const auto tokenizer = make_scored_tokenizer(parse_scored_pieces(std::as_bytes(std::span(bytes)), options.pieces));
+  if (tokenizer->vocabulary() != model.config.vocabulary) {
+    throw FormatError(fmt::format("{}: {} pieces, expected {} (the vocabulary of {})", options.pieces, tokenizer->vocabulary(),
+                                  model.config.vocabulary, options.model));
+  }
+  const StorageReport report = save_with_progress(model, tokenizer.get(), options.directory, WeightType::f32, options.force);
+  print(model, *tokenizer, options, WeightType::f32, report);
+}
+
+void import_hf(const Options& options) {
+  const HfModel loaded = load_hf(options.model);
+  const WeightType type = !options.type.empty() ? parse_name("--type", options.type, kWeightTypes)
+                          : loaded.all_bf16     ? WeightType::bf16
+                                                : WeightType::f32;
+  const StorageReport report = save_with_progress(loaded.model, loaded.tokenizer.get(), options.directory, type, options.force);
+  print(loaded.model, *loaded.tokenizer, options, type, report);
+}
+
+void add_common(CLI::App& app, Options& options) {
+  app.add_option("DIR", options.directory, "Model directory to write")->required();
+  app.add_flag("--force", options.force, "Replace a model that DIR holds already");
+  app.add_flag("--json", options.json, "Print JSON");
+}
+
+}  // namespace
+
+StorageReport save_with_progress(const ImportedModel& model, const Tokenizer* tokenizer, const std::string& directory,
+                                 WeightType type, bool replace) {
+  Progress progress(static_cast<double>(parameters(model)));
+  double before = 0;
+  return save_model(model, tokenizer, directory, {.type = type, .replace = replace, .progress = [&](const WeightSource& weight) {
+                                                    progress.advance(before);
+                                                    progress.describe(weight.name);
+                                                    before = static_cast<double>(element_count(weight.shape).value_or(0));
+                                                  }});
+}
+
+Json describe(const ImportedModel& model, const std::string& directory, WeightType type, const StorageReport& report) {
+  const ModelConfig& config = model.config;
+  return {{"directory", directory},          {"task", name_of(config.task)},
+          {"layers", config.layers},         {"width", config.width},
+          {"heads", config.heads},           {"kv_heads", config.key_heads()},
+          {"vocabulary", config.vocabulary}, {"parameters", parameters(model)},
+          {"type", name_of(type)},           {"bytes", report.bytes}};
+}
+
+Run add_import_llama2c(CLI::App& app) {
+  const auto options = std::make_shared<Options>();
+  app.add_option("MODEL.bin", options->model, "Checkpoint of llama2.c, legacy layout")->required();
+  app.add_option("TOK.bin", options->pieces, "Its tokenizer")->required();
+  add_common(app, *options);
+  return [options] { import_llama2c(*options); };
+}
+
+Run add_import_hf(CLI::App& app) {
+  const auto options = std::make_shared<Options>();
+  app.add_option("SRC", options->model, "Directory with config.json, model.safetensors (or its parts) and tokenizer.json")
+      ->required();
+  add_common(app, *options);
+  app.add_option_function<std::string>(
+         "--type",
+         [options](const std::string& text) {
+           (void)parse_name("--type", text, kWeightTypes);
+           options->type = text;
+         },
+         "How matrices are stored: f32, bf16 or int8; bf16 files stay bf16, others become f32")
+      ->type_name("NAME");
+  return [options] { import_hf(*options); };
+}
+
+}  // namespace raffia::cli

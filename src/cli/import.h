@@ -1,0 +1,26 @@
+// What commands that write model directories share.
+#ifndef RAFFIA_CLI_IMPORT_H_
+#define RAFFIA_CLI_IMPORT_H_
+
+#include <string>
+#include <string_view>
+
+#include "cli/flags.h"
+#include "cli/table.h"
+#include "core/weight_matrix.h"
+#include "io/imported_model.h"
+
+namespace raffia::cli {
+
+constexpr Named<WeightType> kWeightTypes[] = {{"f32", WeightType::f32}, {"bf16", WeightType::bf16}, {"int8", WeightType::int8}};
+
+// Saves with a progress bar on stderr.
+StorageReport save_with_progress(const ImportedModel& model, const Tokenizer* tokenizer, const std::string& directory,
+                                 WeightType type, bool replace);
+
+// What a model is made of and what was written, for --json.
+Json describe(const ImportedModel& model, const std::string& directory, WeightType type, const StorageReport& report);
+
+}  // namespace raffia::cli
+
+#endif  // RAFFIA_CLI_IMPORT_H_

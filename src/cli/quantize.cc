@@ -1,0 +1,69 @@
+// raffia quantize: the same model with its matrices in fewer bytes.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/import.h"
+#include "io/model_directory.h"
+#include "io/text.h"
+#include "io/weight_file.h"
+#include "raffia/model_config.h"
+#include "raffia/tokenizer.h"
+
+namespace raffia::cli {
+namespace {
+
+struct Options {
+  std::string from, to;
+  WeightType type = WeightType::int8;
+  bool force = false, json = false;
+};
+
+void quantize(const Options& options) {
+  const std::filesystem::path from = options.from, weights = from / kWeightsFile;
+  if (std::filesystem::exists(options.to) && std::filesystem::equivalent(from, options.to)) {
+    throw UsageError("OUT is the directory that is read, expected another");
+  }
+  ImportedModel model{.config = load_model_config(from / kConfigFile), .weights = {}};
+  const Safetensors file = Safetensors::open(weights);
+  model.weights = weight_sources(file, weights.string());
+  // Models of images and of made-up tokens have none.
+  const bool has_tokenizer = std::filesystem::exists(from / kTokenizerFile);
+  const std::unique_ptr<Tokenizer> tokenizer = has_tokenizer ? load_tokenizer(from) : nullptr;
+  const StorageReport report = save_with_progress(model, tokenizer.get(), options.to, options.type, options.force);
+  const uint64_t bytes_before = std::filesystem::file_size(weights);
+  if (options.json) {
+    Json json = describe(model, options.to, options.type, report);
+    json["bytes_before"] = bytes_before;
+    json["matrices"] = report.matrices;
+    json["rows"] = report.rows;
+    json["row_error_mean"] = report.mean;
+    json["row_error_worst"] = report.worst;
+    json["row_error_worst_tensor"] = report.worst_tensor;
+    std::cout << json.dump(2) << '\n';
+    return;
+  }
+  std::cout << fmt::format("{}: {} matrices as {}, {} bytes, {} before ({:.2f} times smaller)\n", options.to, report.matrices,
+                           name_of(options.type), grouped(report.bytes), grouped(bytes_before),
+                           static_cast<double>(bytes_before) / static_cast<double>(report.bytes));
+  std::cout << fmt::format("relative error of rows: mean {:.2e}, worst {:.2e}{}\n", report.mean, report.worst,
+                           report.worst_tensor.empty() ? "" : " in " + report.worst_tensor);
+}
+
+}  // namespace
+
+Run add_quantize(CLI::App& app) {
+  const auto options = std::make_shared<Options>();
+  app.add_option("DIR", options->from, "Model directory")->required();
+  app.add_option("OUT", options->to, "Model directory to write")->required();
+  add_name(app, "--type", kWeightTypes, options->type, "How matrices are stored: f32, bf16 or int8 (one scale per row)");
+  app.add_flag("--force", options->force, "Replace a model that OUT holds already");
+  app.add_flag("--json", options->json, "Print JSON");
+  return [options] { quantize(*options); };
+}
+
+}  // namespace raffia::cli

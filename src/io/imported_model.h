@@ -1,0 +1,32 @@
+// A model that comes from elsewhere, and the model directory that it becomes.
+#ifndef RAFFIA_IO_IMPORTED_MODEL_H_
+#define RAFFIA_IO_IMPORTED_MODEL_H_
+
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+#include "io/weight_file.h"
+#include "raffia/model_config.h"
+#include "raffia/tokenizer.h"
+
+namespace raffia {
+
+struct ImportedModel {
+  ModelConfig config;
+  std::vector<WeightSource> weights;
+};
+
+struct SaveOptions {
+  WeightType type = WeightType::f32;
+  bool replace = false;  // a directory that holds a model already
+  std::function<void(const WeightSource&)> progress = {};
+};
+
+// Writes configuration, weights and tokenizer, all of them or none. `tokenizer` may be null (images). Throws IoError.
+StorageReport save_model(const ImportedModel& model, const Tokenizer* tokenizer, const std::filesystem::path& directory,
+                         const SaveOptions& options);
+
+}  // namespace raffia
+
+#endif  // RAFFIA_IO_IMPORTED_MODEL_H_

@@ -1,0 +1,80 @@
+#include "io/model_directory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "io/file.h"
+#include "raffia/error.h"
+
+namespace raffia {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A name without a separator at its end, so that its parent is the directory that holds it.
+fs::path without_slash(fs::path path) { return path.has_filename() || !path.has_parent_path() ? path : path.parent_path(); }
+
+[[noreturn]] void throw_io(const fs::path& path, std::string_view action, const std::error_code& error) {
+  throw IoError(fmt::format("{}: cannot {}: {}", path.string(), action, error.message()));
+}
+
+void move_to(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) throw_io(to, fmt::format("move {} to it", from.string()), error);
+}
+
+// New names are on disk only once their directory is.
+void sync_names(const fs::path& directory) { File(directory, O_RDONLY | O_DIRECTORY, "open to sync").sync(); }
+
+}  // namespace
+
+NewModelDirectory::NewModelDirectory(fs::path target, const Options& options) : target_(without_slash(std::move(target))) {
+  if (fs::exists(target_) && !fs::is_directory(target_)) {
+    throw IoError(fmt::format("{}: is a file, expected a directory or nothing", target_.string()));
+  }
+  if (fs::exists(target_ / kConfigFile) && !options.replace) {
+    throw IoError(fmt::format("{}: holds a model already (--force replaces it)", target_.string()));
+  }
+  fs::path aside = target_.parent_path() / fmt::format(".{}.raffia-{}.tmp", target_.filename().string(), ::getpid());
+  std::error_code error;
+  if (!fs::create_directory(aside, error)) {
+    throw_io(aside, "create", error ? error : std::make_error_code(std::errc::file_exists));
+  }
+  aside_ = std::move(aside);
+}
+
+NewModelDirectory::~NewModelDirectory() {
+  std::error_code ignored;
+  if (!aside_.empty()) fs::remove_all(aside_, ignored);
+}
+
+void NewModelDirectory::commit() {
+  const fs::path parent = target_.has_parent_path() ? target_.parent_path() : ".";
+  if (!fs::exists(target_)) {
+    move_to(aside_, target_);
+    aside_.clear();
+    sync_names(parent);
+    return;
+  }
+  // What lies there is no model between these moves: the configuration goes first and comes last.
+  std::error_code error;
+  for (const char* name : {kConfigFile, kWeightsFile, kTokenizerFile, "tokenizer.model"}) {
+    fs::remove(target_ / name, error);
+    if (error) throw_io(target_ / name, "remove", error);
+  }
+  std::vector<fs::path> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(aside_)) {
+    if (entry.path().filename() != kConfigFile) names.push_back(entry.path().filename());
+  }
+  names.emplace_back(kConfigFile);
+  for (const fs::path& name : names) move_to(aside_ / name, target_ / name);
+  sync_names(target_);
+}
+
+}  // namespace raffia

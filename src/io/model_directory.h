@@ -1,0 +1,41 @@
+// A model directory in the making: its files are written aside and appear together when all are complete.
+#ifndef RAFFIA_IO_MODEL_DIRECTORY_H_
+#define RAFFIA_IO_MODEL_DIRECTORY_H_
+
+#include <filesystem>
+
+namespace raffia {
+
+// Files of a model directory (docs/model-format.md).
+constexpr const char* kConfigFile = "config.json";
+constexpr const char* kWeightsFile = "model.safetensors";
+constexpr const char* kTokenizerFile = "tokenizer.json";
+
+//   NewModelDirectory directory("model", {.replace = false});
+//   save_model_config(config, directory.path() / kConfigFile);
+//   ...
+//   directory.commit();
+//
+// Without commit(), the target stays as it was and nothing is left beside it.
+class NewModelDirectory {
+ public:
+  struct Options {
+    bool replace = false;  // a target that holds a model is replaced; else it is refused
+  };
+
+  // Throws IoError. The parent of the target must exist; the target may.
+  NewModelDirectory(std::filesystem::path target, const Options& options);
+  ~NewModelDirectory();
+  NewModelDirectory(const NewModelDirectory&) = delete;
+  NewModelDirectory& operator=(const NewModelDirectory&) = delete;
+
+  const std::filesystem::path& path() const { return aside_; }  // where files are written
+  void commit();
+
+ private:
+  std::filesystem::path target_, aside_;
+};
+
+}  // namespace raffia
+
+#endif  // RAFFIA_IO_MODEL_DIRECTORY_H_

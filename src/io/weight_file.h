@@ -1,0 +1,48 @@
+// model.safetensors with its matrices in the type that is asked for: fp32, bf16, or int8 with one scale per row.
+#ifndef RAFFIA_IO_WEIGHT_FILE_H_
+#define RAFFIA_IO_WEIGHT_FILE_H_
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/weight_matrix.h"
+#include "io/safetensors.h"
+
+namespace raffia {
+
+// A tensor that is read a few rows at a time; a row is all that one index of the first extent stands for.
+struct WeightSource {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::function<void(int64_t first_row, std::span<float> rows)> read;
+};
+
+// True for the tensors that are stored in another type: `weight` of linear layers and embeddings. Norms, biases, positions, maps
+// and convolutions stay fp32.
+bool is_weight_matrix(std::string_view name, std::span<const int64_t> shape);
+
+// How far the stored rows of matrices are from what they were: |stored - row| / |row|, rows of zeros left out.
+struct StorageReport {
+  uint64_t bytes = 0;  // of the file
+  int64_t matrices = 0, rows = 0;
+  double worst = 0, mean = 0;
+  std::string worst_tensor;  // where
+};
+
+// Writes `name` as F32, BF16, or as I8 with `name`_scale [rows] of F32 beside it, a few rows in memory at a time.
+// `progress` hears of each tensor before it is written. Throws IoError, and InvalidArgument for weights that are not finite.
+StorageReport write_weights(const std::filesystem::path& path, std::span<const WeightSource> sources, WeightType type,
+                            const std::function<void(const WeightSource&)>& progress = {});
+
+// The tensors of a weight file as floats, whatever they are stored in; scales are no tensors of their own. `file` outlives the
+// result. Throws FormatError for types that no model has.
+std::vector<WeightSource> weight_sources(const Safetensors& file, std::string_view where);
+
+}  // namespace raffia
+
+#endif  // RAFFIA_IO_WEIGHT_FILE_H_

@@ -1,0 +1,53 @@
+// A softmax language model with another attention in its place: swap, then finetune (T2R).
+//
+// All weights are copied. What the new attention adds (sigma or weights of its map, gates, the scale of hybrid's folded part) is
+// fitted layer by layer: attention outputs should be those of the softmax attention on the same inputs, which come from the
+// source model reading a text.
+#ifndef RAFFIA_TORCH_TRAIN_CONVERT_H_
+#define RAFFIA_TORCH_TRAIN_CONVERT_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "raffia/model_config.h"
+#include "torch/nn/models.h"
+
+namespace raffia::train {
+
+// What the converted model is made of. `estimators`: one for all layers, or one per layer; softmax ones stay as they are. Throws
+// InvalidArgument for models that are not language models over softmax attention, or where nothing would change.
+ModelConfig converted_config(const ModelConfig& source, const std::vector<Estimator>& estimators, uint64_t seed);
+
+// Of this config, with all weights that `source` has.
+std::shared_ptr<nn::LanguageModelImpl> make_converted(const nn::LanguageModelImpl& source, const ModelConfig& config);
+
+struct FitOptions {
+  int64_t segment = 256;  // tokens that are read from empty memory
+  int64_t segments = 32;  // of the text, evenly spread
+  int64_t steps = 200;    // of Adam after the search; 0: the search alone
+  int64_t batch = 4;      // segments per step
+  double lr = 0.02;       // falls to 0
+  uint64_t seed = 1;
+  std::function<void(int64_t layer, int64_t layers)> progress = {};
+};
+
+// Mean square of the difference of attention outputs over that of the outputs: 0 is exact, 1 as bad as none.
+struct LayerFit {
+  int64_t layer = 0;
+  Estimator estimator = {};
+  double error_at_first = 0;  // with sigma 1 and default gates
+  double error_searched = 0;  // after the search over scales of sigma, spans of gates, scales of the folded part
+  double error = 0;           // after the steps
+  double sigma = 0;           // mean; 0 without random map
+};
+
+// One entry per converted layer. `ids`: a text, at least one segment long (throws InvalidArgument).
+std::vector<LayerFit> fit_attention(nn::LanguageModelImpl& source, nn::LanguageModelImpl& converted, std::span<const int32_t> ids,
+                                    const FitOptions& options = {});
+
+}  // namespace raffia::train
+
+#endif  // RAFFIA_TORCH_TRAIN_CONVERT_H_

@@ -1,0 +1,48 @@
+"""raffia convert from outside: a tiny softmax model is converted, scored and finetuned. convert_test.py RAFFIA-TRAIN"""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+program = sys.argv[1]
+
+
+def run(*arguments, code=0):
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, timeout=250)
+    assert done.returncode == code, f"{arguments}: exit {done.returncode}, expected {code}: {done.stderr}"
+    return done
+
+
+with tempfile.TemporaryDirectory() as name:
+    home = pathlib.Path(name)
+    text = home / "text.txt"
+    text.write_text("".join(f"{i * 7} and {i * 11} make {i * 18}\n" for i in range(400)))
+    softmax, gate = home / "softmax", home / "gate"
+    flags = ["--data", text, "--layers", 2, "--width", 16, "--heads", 4, "--kv-heads", 2, "--norm", "rms", "--feed-forward", "swiglu", "--no-bias"]
+    steps = ["--segment", 32, "--batch", 2, "--steps", 20, "--threads", 1, "--no-plot"]
+    run("lm", *flags, *steps, "--estimator", "softmax", "--tokenizer", "char", "--out", softmax)
+
+    fit = ["--data", text, "--segment", 32, "--segments", 8, "--fit-steps", 20, "--threads", 1]
+    fits = json.loads(run("convert", softmax, gate, "--to", "rfa_gate:samples=8", *fit, "--json").stdout)
+    assert [entry["layer"] for entry in fits] == [0, 1]
+    assert all(entry["error"] <= entry["error_at_first"] for entry in fits), fits
+    config = json.loads((gate / "config.json").read_text())
+    assert config["estimators"] == ["rfa_gate:samples=8,map=relu"], config
+    assert (gate / "tokenizer.json").read_bytes() == (softmax / "tokenizer.json").read_bytes()
+
+    # Nothing is written over unless asked for, and never a training run.
+    before = (gate / "model.safetensors").read_bytes()
+    assert "exists already" in run("convert", softmax, gate, "--to", "rfa", code=2).stderr
+    assert "training run" in run("convert", gate, softmax, "--to", "rfa", "--force", code=2).stderr
+    assert "expected softmax" in run("convert", gate, home / "again", "--to", "rfa", code=2).stderr
+    assert not (home / "again").exists()
+    assert (gate / "model.safetensors").read_bytes() == before
+    run("convert", softmax, gate, "--to", "rfa_gate:samples=8", *fit, "--force")
+    assert (gate / "model.safetensors").read_bytes() == before  # the same again, bit for bit
+
+    tuned = home / "tuned"
+    run("lm", "--init", gate, "--data", text, *steps, "--out", tuned)
+    assert json.loads((tuned / "config.json").read_text())["estimators"] == config["estimators"]
+    scores = [json.loads(run("eval", model, "--data", text, "--segment", 32, "--memory", "reset", "--threads", 1, "--json").stdout)[0]["nll"] for model in (gate, tuned)]
+    assert scores[1] < scores[0], scores
