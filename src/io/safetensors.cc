@@ -11,6 +11,9 @@
 #include "io/file.h"
 #include "raffia/error.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 namespace raffia {
 namespace {
 
@@ -267,7 +270,7 @@ Safetensors::Safetensors(std::unique_ptr<const ByteSource> source) : source_(std
   HeaderReader reader(where);
   Json::sax_parse(header, &reader);
   metadata_ = std::move(reader.metadata);
-  const uint64_t buffer = kPrefix + header_size;
+  const uint64_t buffer = data_begin_ = kPrefix + header_size;
   for (Entry& entry : reader.entries) tensors_.push_back(checked(entry, buffer, end, where));
 
   std::vector<std::string_view> names;
@@ -336,11 +339,25 @@ std::vector<std::byte> Safetensors::read_bytes(std::string_view name) const {
   return bytes;
 }
 
+struct SafetensorsWriter::Hash {
+  Hash() { XXH3_64bits_reset(&state); }
+  XXH3_state_t state;
+};
+
+SafetensorsWriter::~SafetensorsWriter() = default;
+
+uint64_t data_checksum(std::span<const std::byte> data) { return XXH3_64bits(data.data(), data.size()); }
+std::string hexadecimal(uint64_t checksum) { return fmt::format("{:016x}", checksum); }
+
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorHead> heads,
                                      const std::map<std::string, std::string>& metadata)
-    : file_(path) {
+    : file_(path), hash_(std::make_unique<Hash>()) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header[kMetadata] = metadata;
+  // First, so that it is easy to find again: nobody knows it before the last byte.
+  require(!metadata.contains(kChecksumKey), "write_safetensors: metadata has \"{}\", which is written here", kChecksumKey);
+  const std::string unknown = hexadecimal(0);
+  header[kMetadata][kChecksumKey] = unknown;
+  for (const auto& [key, value] : metadata) header[kMetadata][key] = value;
   std::set<std::string_view> names;
   uint64_t offset = 0;
   for (const TensorHead& head : heads) {
@@ -366,7 +383,9 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::spa
 
   std::byte prefix[kPrefix];
   for (size_t i = 0; i < kPrefix; ++i) prefix[i] = static_cast<std::byte>(text.size() >> (8 * i));
-  size_ = kPrefix + text.size() + offset;
+  data_at_ = kPrefix + text.size();
+  size_ = data_at_ + offset;
+  checksum_at_ = kPrefix + text.find(unknown);
   write(prefix);
   write(std::as_bytes(std::span(text)));
 }
@@ -375,11 +394,14 @@ void SafetensorsWriter::write(std::span<const std::byte> bytes) {
   require(bytes.size() <= size_ - written_, "write_safetensors: {} bytes more, expected {} at most (the shapes)", bytes.size(),
           size_ - written_);
   file_.write(bytes);
+  if (written_ >= data_at_) XXH3_64bits_update(&hash_->state, bytes.data(), bytes.size());
   written_ += bytes.size();
 }
 
 void SafetensorsWriter::commit() {
   require(written_ == size_, "write_safetensors: {} bytes are missing, expected all that the shapes take", size_ - written_);
+  const std::string checksum = hexadecimal(XXH3_64bits_digest(&hash_->state));
+  file_.write_at(checksum_at_, std::as_bytes(std::span(checksum)));
   file_.commit();
 }
 
