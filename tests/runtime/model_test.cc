@@ -201,7 +201,7 @@ TEST(Model, DamageToAnyFileOfADirectoryIsFound) {
     EXPECT_NE(with_damage("model.safetensors", [&](std::string& bytes) { bytes[size - back] ^= 4; }).find("the file is damaged"),
               std::string::npos);
   }
-  EXPECT_NE(with_damage("tokenizer.json", [](std::string& text) { text[text.find("\"l\"") + 1] = 'm'; }).find("tokenizer has"),
+  EXPECT_NE(with_damage("tokenizer.json", [](std::string& text) { text[text.find("kl\"") + 1] = 'm'; }).find("tokenizer has"),
             std::string::npos);
   EXPECT_NE(with_damage("config.json", [](std::string& text) { text.replace(text.find("\"seed\": "), 9, "\"seed\": 1"); })
                 .find("config.json has the checksum"),
