@@ -139,8 +139,8 @@ PeakMemory measure_memory(std::vector<BenchModel>& models, const std::vector<Mod
 // Read by nobody else: far larger than any cache.
 class Probe {
  public:
-  Probe() : bytes_(size_t{256} << 20, std::byte{1}) {}
   std::function<void()> reading(Executor& executor, int threads) {
+    if (bytes_.empty()) bytes_.assign(size_t{256} << 20, std::byte{1});
     return [this, &executor, threads] { read_bytes(bytes_, executor, threads); };
   }
   double gbps(double seconds) const { return 1e-9 * static_cast<double>(bytes_.size()) / seconds; }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -39,6 +40,8 @@ class Graph {
   const Linear& head() const { return head_; }
   const Linear& patches() const { return patches_; }
   uint64_t fingerprint() const;
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }  // of the weight file
+  void require_checksum() const;                                                    // throws FormatError
   size_t weight_bytes() const { return image_.size(); }
   int64_t parameters() const { return parameters_; }
   std::string_view weight_type() const { return weight_type_; }
@@ -55,6 +58,7 @@ class Graph {
  private:
   Graph(const ModelConfig& config, WeightReader& weights);  // of parts that cannot run
   void make_parts(WeightReader& weights);
+  uint64_t checksum() const;  // of the data of the weight file; read once, when first asked for
 
   ModelConfig config_;
   std::unique_ptr<const MappedFile> file_;
@@ -68,8 +72,10 @@ class Graph {
   std::optional<Stack> encoder_, decoder_;
   int64_t parameters_ = 0;
   std::string_view weight_type_;
+  std::map<std::string, std::string> metadata_;
+  uint64_t data_begin_ = 0;
   mutable std::once_flag hashed_;
-  mutable uint64_t fingerprint_ = 0;
+  mutable uint64_t data_checksum_ = 0;
 };
 
 // 0, 1, .. count - 1

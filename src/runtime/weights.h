@@ -61,6 +61,7 @@ class StoredWeights : public WeightReader {
 
   void expect_no_more() const;  // throws for tensors that nobody asked for
 
+  const Safetensors& file() const { return file_; }
   int64_t parameters() const { return parameters_; }            // numbers handed out, scales left out
   const std::set<WeightType>& types() const { return types_; }  // of the matrices
 
