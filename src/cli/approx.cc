@@ -27,7 +27,6 @@
 namespace raffia::cli {
 namespace {
 
-constexpr int64_t kMostThreads = 1024;      // more are a slip of the finger
 constexpr int64_t kLongestInDouble = 2048;  // tokens; the twin takes 2 s per head there
 constexpr int64_t kLongestMatrix = 512;     // tokens; what one can see
 constexpr size_t kMostMatrices = 24;

@@ -37,6 +37,17 @@ constexpr Command kCommands[] = {
      "raffia bench session --model book-model --depths 100,100000 --json", add_bench_session},
     {"bench", "train", "Time training: an attention layer or a whole model (needs raffia-train)",
      "raffia bench train --what layer --lengths 512,2048 --json", listed_only},
+    {nullptr, "generate", "Let a language model write on, from a prompt or a saved state",
+     "raffia generate my-model --prompt 'Once upon a time' --tokens 200 --temperature 0.8 --state-out story.state", add_generate},
+    {nullptr, "translate", "Translate stdin line by line", "raffia translate en-de --beam 4 < english.txt > german.txt",
+     add_translate},
+    {nullptr, "classify", "Classes of texts, of pairs of texts, of images", "raffia classify reviews-model --top 3 < reviews.txt",
+     add_classify},
+    {"state", "info", "Show what a state file holds", "raffia state info story.state", add_state_info},
+    {"state", "save", "Read a prompt and write the state", "raffia state save my-model book.state --prompt-file book.txt",
+     add_state_save},
+    {"state", "restore", "Load a state into a model and show where it stands", "raffia state restore my-model book.state --check",
+     add_state_restore},
     {nullptr, "approx", "Measure how far estimators are from exact attention, and how fast",
      "raffia approx --data walk --scale 1,2 --estimators rfa:log=true,lara,eva,ra --samples 16,64,256 --plot error.svg",
      add_approx},
@@ -56,6 +67,7 @@ constexpr Command kCommands[] = {
 
 constexpr Group kGroups[] = {
     {"bench", "Measure speed on this machine", "raffia bench attention --causal --lengths 512,2048"},
+    {"state", "Sessions as files of constant size", "raffia state info story.state"},
     {"import", "Make a model directory of a model that others trained",
      "raffia import llama2c stories260K.bin tok512.bin stories"},
 };

@@ -101,7 +101,8 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 TEST_F(Cli, HelpOfEveryCommandHasAnExample) {
   for (const std::string command :
-       {"", "bench", "bench attention", "bench step", "bench decode", "bench prefill", "bench session", "approx", "info"}) {
+       {"", "bench", "bench attention", "bench step", "bench decode", "bench prefill", "bench session", "generate", "translate",
+        "classify", "state", "state info", "state save", "state restore", "approx", "info"}) {
     const Result result = raffia(command + " --help");
     EXPECT_EQ(result.exit_code, 0) << command;
     EXPECT_NE(result.out.find("Example:\n  raffia "), std::string::npos) << command << "\nsaid: " << result.out;
@@ -118,7 +119,7 @@ TEST_F(Cli, VersionIsANumberOnStdout) {
 
 TEST_F(Cli, BadUsageExitsWithTwoAndSaysWhy) {
   expect_refused("", "subcommand is required");
-  expect_refused("frobnicate", "'frobnicate' is not a command, expected one of bench, approx, train, eval, info");
+  expect_refused("frobnicate", "'frobnicate' is not a command, expected one of bench, state, import, generate, translate");
   expect_refused("bench frobnicate",
                  "'frobnicate' is not a command, expected one of attention, step, decode, prefill, session, train");
   expect_refused("info --frobnicate", "--frobnicate");
