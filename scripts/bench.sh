@@ -20,8 +20,8 @@ table $document estimators_backward bench attention --causal --ops softmax,rfa_g
   --repeats 7
 table $document segments bench attention --causal --ops rfa_gate --no-softmax --heads 1 --input features,qk --lengths 65536 --segment -1,0 \
   --threads 1,2 --repeats 15
-table $document decode bench decode --ops softmax,rfa_gate --input features,qk --lengths 512,2048,8192,32768,131072 --threads 1 --repeats 15
-table $document estimators_decode bench decode --ops softmax,rfa_gate,hybrid,lara,eva --input features,qk --lengths 512,2048,8192,32768 --threads 1 \
+table $document decode bench step --ops softmax,rfa_gate --input features,qk --lengths 512,2048,8192,32768,131072 --threads 1 --repeats 15
+table $document estimators_decode bench step --ops softmax,rfa_gate,hybrid,lara,eva --input features,qk --lengths 512,2048,8192,32768 --threads 1 \
   --repeats 15
 table $document crossover bench attention --causal --ops softmax,rfa,rfa_gate --lengths 64,128,256,512,1024,2048,4096,8192 --threads 1 --repeats 9 \
   --plot docs/img/crossover

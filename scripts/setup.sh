@@ -7,7 +7,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build ccache pkg-config git
   libhwy-dev libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev libgtest-dev
-  zlib1g-dev liblzma-dev libsentencepiece-dev
+  zlib1g-dev liblzma-dev libsentencepiece-dev libedit-dev
   clang-14 libclang-rt-14-dev clang-format-14
   gnuplot-nox
   # Training: torch runs at a tenth of its speed on the reference BLAS, which Debian installs with it.

@@ -34,8 +34,8 @@ struct RunOptions {
 // Immutable, and shared by all that use it: any number of threads may run sessions over one model.
 class Model {
  public:
-  // Maps the weights: they are read from disk when they are first used, and shared between processes. Every tensor is checked by
-  // name, shape and type. Throws IoError or FormatError.
+  // Maps the weights, so that processes share them. Every tensor is checked by name, shape and type, and all files against the
+  // checksums that the writer left, if it left any. Throws IoError or FormatError.
   static std::shared_ptr<const Model> load(const std::filesystem::path& directory);
 
   // The same from memory: `safetensors` is the image of a weight file. `tokenizer` may be null. `where` names it in messages.
@@ -45,7 +45,7 @@ class Model {
   const ModelConfig& config() const;
   const Tokenizer& tokenizer() const;  // throws InvalidArgument where there is none (images)
 
-  // Of configuration, weights and tokenizer: what a saved session must find again. Reads all weights once, when first asked for.
+  // Of configuration, weights and tokenizer: what a saved session must find again.
   uint64_t fingerprint() const;
   size_t weight_bytes() const;           // as stored
   int64_t parameters() const;            // numbers in all tensors, scales of rows left out

@@ -21,7 +21,13 @@
 
 namespace raffia {
 
+class Session;
 class PrefixCache;
+struct SessionOptions;
+
+namespace runtime {
+Session session_at_depth(std::shared_ptr<const Model> model, int64_t depth, const SessionOptions& options);
+}
 
 // From logits to a token, in this order. The defaults draw from the model's own distribution.
 struct SamplingOptions {
@@ -103,6 +109,8 @@ class Session {
                             std::string_view where);
 
  private:
+  friend Session runtime::session_at_depth(std::shared_ptr<const Model> model, int64_t depth, const SessionOptions& options);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -14,11 +14,11 @@
 
 #include "cli/approx_data.h"
 #include "cli/command.h"
+#include "cli/estimator_flags.h"
 #include "cli/flags.h"
 #include "cli/gnuplot.h"
 #include "cli/progress.h"
 #include "cli/table.h"
-#include "core/split.h"
 #include "raffia/error.h"
 #include "raffia/estimator.h"
 #include "raffia/reference.h"
@@ -27,7 +27,6 @@
 namespace raffia::cli {
 namespace {
 
-constexpr int64_t kMostThreads = 1024;      // more are a slip of the finger
 constexpr int64_t kLongestInDouble = 2048;  // tokens; the twin takes 2 s per head there
 constexpr int64_t kLongestMatrix = 512;     // tokens; what one can see
 constexpr size_t kMostMatrices = 24;
@@ -85,29 +84,6 @@ const Column kColumns[] = {
      [](const Json& value) { return fmt::format("{:.2f}", value.get<double>()); }},
 };
 
-Estimator parse_spec(const std::string& flag, const std::string& spec) {
-  try {
-    return parse_estimator(spec);
-  } catch (const InvalidArgument& error) {
-    throw CLI::ValidationError(flag, error.what());
-  }
-}
-
-// "lara:samples=64,mean=true,eva" holds two: a setting belongs to the estimator before it.
-std::vector<std::string> split_specs(const std::string& flag, const std::string& text) {
-  std::vector<std::string> specs;
-  for (const std::string_view part : split(text, ',')) {
-    if (part.empty()) throw CLI::ValidationError(flag, fmt::format("'{}' holds an empty value", text));
-    const bool is_setting = part.find('=') != std::string_view::npos && part.find(':') == std::string_view::npos;
-    if (is_setting && !specs.empty()) {
-      specs.back().append(",").append(part);
-    } else {
-      specs.emplace_back(part);
-    }
-  }
-  return specs;
-}
-
 bool has_samples(const Estimator& estimator) {
   switch (estimator.kind) {
     case EstimatorKind::softmax:
@@ -131,7 +107,7 @@ std::vector<Estimator> estimators_of(const Flags& flags) {
     if (std::find(all.begin(), all.end(), estimator) == all.end()) all.push_back(estimator);
   };
   for (const std::string& spec : specs) {
-    Estimator estimator = parse_spec("--estimators", spec);
+    Estimator estimator = parse_estimator_of("--estimators", spec);
     if (flags.causal ? !estimator.supports_causal() : !estimator.supports_bidirectional()) {
       throw UsageError(flags.causal ? fmt::format("--causal: {} has no causal form", spec)
                                     : fmt::format("--estimators: {} is causal, expected --causal beside it", spec));
@@ -551,8 +527,8 @@ Run add_approx(CLI::App& app) {
   app.add_option_function<std::string>(
          "--estimators",
          [flags](const std::string& text) {
-           for (const std::string& spec : split_specs("--estimators", text)) {
-             (void)parse_spec("--estimators", spec);
+           for (const std::string& spec : split_estimators("--estimators", text)) {
+             (void)parse_estimator_of("--estimators", spec);
              flags->estimators.push_back(spec);
            }
          },
@@ -562,7 +538,7 @@ Run add_approx(CLI::App& app) {
          "--estimator",
          [flags](const std::vector<std::string>& specs) {
            for (const std::string& spec : specs) {
-             (void)parse_spec("--estimator", spec);
+             (void)parse_estimator_of("--estimator", spec);
              flags->estimators.push_back(spec);
            }
          },

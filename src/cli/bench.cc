@@ -26,9 +26,6 @@ constexpr Named<ArrayLayout> kLayouts[] = {{"bthd", ArrayLayout::bthd}, {"bhtd",
 constexpr Named<Isa> kIsas[] = {
     {"scalar", Isa::scalar}, {"neon", Isa::neon}, {"sse4", Isa::sse4}, {"avx2", Isa::avx2}, {"avx512", Isa::avx512}};
 
-// More threads than this are a slip of the finger.
-constexpr int64_t kMostThreads = 1024;
-
 FeatureMap random_relu_map(const BenchShape& shape) {
   const Extents<3> weight_shape{shape.kv_heads, shape.random_features, shape.head_dim};
   const auto rows = static_cast<size_t>(shape.kv_heads * shape.random_features);

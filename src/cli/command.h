@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <stdexcept>
+#include <string>
 
 namespace raffia::cli {
 
@@ -13,15 +14,31 @@ using Run = std::function<void()>;
 Run add_approx(CLI::App& app);
 Run add_bench_attention(CLI::App& app);
 Run add_bench_decode(CLI::App& app);
+Run add_bench_prefill(CLI::App& app);
+Run add_bench_session(CLI::App& app);
+Run add_bench_step(CLI::App& app);
+Run add_classify(CLI::App& app);
+Run add_generate(CLI::App& app);
 Run add_import_hf(CLI::App& app);
 Run add_import_llama2c(CLI::App& app);
 Run add_info(CLI::App& app);
 Run add_quantize(CLI::App& app);
+Run add_state_info(CLI::App& app);
+Run add_state_restore(CLI::App& app);
+Run add_state_save(CLI::App& app);
+Run add_translate(CLI::App& app);
 
 // Flags that are fine one by one and do not fit together: exit code 2, like any other bad usage.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+// A signal asked for an end, and all that was to be kept is kept: exit code 128 and the signal, as shells count.
+class Interrupted : public std::runtime_error {
+ public:
+  Interrupted(int by_signal, const std::string& message) : std::runtime_error(message), signal(by_signal) {}
+  const int signal;
 };
 
 }  // namespace raffia::cli

@@ -16,8 +16,8 @@
 #include "cli/table.h"
 #include "io/bleu.h"
 #include "io/datasets.h"
-#include "raffia/tokenizer.h"
 #include "raffia/error.h"
+#include "raffia/tokenizer.h"
 #include "torch/nn/models.h"
 #include "torch/train/data.h"
 #include "torch/train/evaluate.h"
@@ -116,7 +116,7 @@ void evaluate_classifier(const EvalFlags& flags, const ModelConfig& config) {
   const auto tokenizer = load_tokenizer(flags.model);
   const train::LabelledTextBatches batches(
       train::encode_all(*tokenizer, texts.texts), train::encode_all(*tokenizer, texts.seconds),
-      class_ids(texts.labels, train::load_classes(flags.model), flags.data.string()), {.longest = trained.segment});
+      class_ids(texts.labels, load_classes(flags.model), flags.data.string()), {.longest = trained.segment});
   nn::ClassifierImpl model(config);
   nn::load_weights(model, flags.model / "model.safetensors");
   evaluate_labels(flags, model, batches.size(), [&](int64_t begin, int64_t end) {

@@ -10,8 +10,8 @@ namespace {
 // Far above any size that fits in memory, and low enough that products of two do not overflow.
 constexpr int64_t kLargest = 1'000'000'000;
 
-template <typename Integer>
-bool parse_whole(std::string_view text, Integer& value) {
+template <typename Number>
+bool parse_whole(std::string_view text, Number& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size();
 }
@@ -51,6 +51,31 @@ int64_t parse_positive(const std::string& flag, std::string_view text) {
   return parse_integer(flag, text);
 }
 
+int64_t parse_count(const std::string& flag, std::string_view text) {
+  int64_t value = 0;
+  if (!parse_whole(text, value) || value < 0) {
+    throw CLI::ValidationError(flag, fmt::format("'{}' is not an integer from 0 on", text));
+  }
+  return parse_integer(flag, text);
+}
+
+uint64_t parse_seed(const std::string& flag, std::string_view text) {
+  uint64_t seed = 0;
+  if (!parse_whole(text, seed)) {
+    throw CLI::ValidationError(flag, fmt::format("'{}' is not an integer from 0 to 2^64 - 1", text));
+  }
+  return seed;
+}
+
+double parse_number(const std::string& flag, std::string_view text, double least, double most) {
+  double value = 0;
+  if (!parse_whole(text, value) || !(value >= least && value <= most)) {
+    const std::string range = most < kLargest ? fmt::format("{} to {}", least, most) : fmt::format("{} on", least);
+    throw CLI::ValidationError(flag, fmt::format("'{}' is not a number from {}", text, range));
+  }
+  return value;
+}
+
 std::vector<std::string> split_list(const std::string& flag, const std::string& text) {
   std::vector<std::string> values;
   for (const std::string_view value : split(text, ',')) {
@@ -79,14 +104,41 @@ CLI::Option* add_positive(CLI::App& app, const std::string& flag, std::optional<
 CLI::Option* add_seed(CLI::App& app, const std::string& flag, uint64_t& target, const std::string& description) {
   return app
       .add_option_function<std::string>(
-          flag,
-          [&target, flag](const std::string& text) {
-            if (!parse_whole(text, target)) {
-              throw CLI::ValidationError(flag, fmt::format("'{}' is not an integer from 0 to 2^64 - 1", text));
-            }
-          },
-          description)
+          flag, [&target, flag](const std::string& text) { target = parse_seed(flag, text); }, description)
       ->type_name("N")
+      ->default_str(fmt::format("{}", target));
+}
+
+CLI::Option* add_count(CLI::App& app, const std::string& flag, int64_t& target, const std::string& description) {
+  return app
+      .add_option_function<std::string>(
+          flag, [&target, flag](const std::string& text) { target = parse_count(flag, text); }, description)
+      ->type_name("N")
+      ->default_str(fmt::format("{}", target));
+}
+
+CLI::Option* add_threads(CLI::App& app, int& target) {
+  return app
+      .add_option_function<std::string>(
+          "--threads",
+          [&target](const std::string& text) {
+            const int64_t threads = parse_positive("--threads", text);
+            if (threads > kMostThreads) {
+              throw CLI::ValidationError("--threads", fmt::format("{} is too many, expected at most {}", threads, kMostThreads));
+            }
+            target = static_cast<int>(threads);
+          },
+          "Threads (default: one for each CPU)")
+      ->type_name("N");
+}
+
+CLI::Option* add_number(CLI::App& app, const std::string& flag, double& target, double least, double most,
+                        const std::string& description) {
+  return app
+      .add_option_function<std::string>(
+          flag, [&target, flag, least, most](const std::string& text) { target = parse_number(flag, text, least, most); },
+          description)
+      ->type_name("X")
       ->default_str(fmt::format("{}", target));
 }
 

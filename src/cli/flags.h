@@ -18,9 +18,13 @@
 
 namespace raffia::cli {
 
+inline constexpr int64_t kMostThreads = 1024;  // more are a slip of the finger
+
 // Parses the text of one value. Throws CLI::ValidationError, whose message starts with `flag`.
 int64_t parse_integer(const std::string& flag, std::string_view text);
 int64_t parse_positive(const std::string& flag, std::string_view text);
+int64_t parse_count(const std::string& flag, std::string_view text);  // 0 or more
+uint64_t parse_seed(const std::string& flag, std::string_view text);
 
 // "a,b,c" cut at its commas; repeated values count once. An empty list or value is an error.
 std::vector<std::string> split_list(const std::string& flag, const std::string& text);
@@ -28,7 +32,14 @@ std::vector<std::string> split_list(const std::string& flag, const std::string& 
 // A flag that takes one value, or one after the other of a comma-separated list. What the target holds is the default.
 CLI::Option* add_positive(CLI::App& app, const std::string& flag, int64_t& target, const std::string& description);
 CLI::Option* add_positive(CLI::App& app, const std::string& flag, std::optional<int64_t>& target, const std::string& description);
+CLI::Option* add_count(CLI::App& app, const std::string& flag, int64_t& target, const std::string& description);  // 0 or more
 CLI::Option* add_seed(CLI::App& app, const std::string& flag, uint64_t& target, const std::string& description);
+CLI::Option* add_threads(CLI::App& app, int& target);  // --threads of one run; 0, the default: all there are
+
+// A number from `least` to `most`.
+double parse_number(const std::string& flag, std::string_view text, double least, double most);
+CLI::Option* add_number(CLI::App& app, const std::string& flag, double& target, double least, double most,
+                        const std::string& description);
 CLI::Option* add_positives(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
 CLI::Option* add_integers(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
 

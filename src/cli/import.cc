@@ -79,6 +79,7 @@ void add_common(CLI::App& app, Options& options) {
 StorageReport save_with_progress(const ImportedModel& model, const Tokenizer* tokenizer, const std::string& directory,
                                  WeightType type, bool replace) {
   Progress progress(static_cast<double>(parameters(model)));
+  progress.begin("writing " + directory);
   double before = 0;
   return save_model(model, tokenizer, directory, {.type = type, .replace = replace, .progress = [&](const WeightSource& weight) {
                                                     progress.advance(before);

@@ -43,7 +43,20 @@ int64_t parse_cache_size(const std::string& text) {
   return unit == 'K' ? number << 10 : unit == 'M' ? number << 20 : number;
 }
 
+int64_t peak_rss_in(const rusage& usage) {
+#ifdef __APPLE__
+  return usage.ru_maxrss;
+#else
+  return static_cast<int64_t>(usage.ru_maxrss) * 1024;
+#endif
+}
+
 }  // namespace
+
+int64_t peak_rss() {
+  rusage usage{};
+  return getrusage(RUSAGE_SELF, &usage) == 0 ? peak_rss_in(usage) : 0;
+}
 
 std::string cpu_name() {
   const std::string name = value_in("/proc/cpuinfo", "model name", ':');
@@ -92,11 +105,7 @@ std::optional<int64_t> peak_rss_of(const std::function<void()>& work) {
                             WTERMSIG(status) == SIGKILL ? "is there enough memory?" : strsignal(WTERMSIG(status))));
   }
   if (WEXITSTATUS(status) != 0) return std::nullopt;
-#ifdef __APPLE__
-  return usage.ru_maxrss;
-#else
-  return static_cast<int64_t>(usage.ru_maxrss) * 1024;
-#endif
+  return peak_rss_in(usage);
 }
 
 }  // namespace raffia::cli

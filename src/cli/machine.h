@@ -19,6 +19,8 @@ std::string cpu_name();
 std::vector<Cache> caches();  // of the first CPU, the one nearest to it first; empty where the system does not tell
 std::string os_name();
 
+int64_t peak_rss();  // most resident bytes that this process had so far
+
 // Peak resident bytes of a process that does `work` and nothing else; empty where work fails there. Call it before the first
 // thread is started: it forks.
 std::optional<int64_t> peak_rss_of(const std::function<void()>& work);

@@ -18,6 +18,7 @@ namespace {
 constexpr int kSuccess = 0;
 constexpr int kFailure = 1;
 constexpr int kBadUsage = 2;
+constexpr int kSignal = 128;  // and its number
 
 std::string footer(const char* example) { return fmt::format("Example:\n  {}", example); }
 
@@ -92,6 +93,9 @@ int run(const Program& program, int argc, char** argv) {
 int run_program(const Program& program, int argc, char** argv) {
   try {
     return run(program, argc, argv);
+  } catch (const Interrupted& interrupted) {
+    fmt::print(stderr, "{}: {}\n", program.name, interrupted.what());
+    return kSignal + interrupted.signal;
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}: {}\n", program.name, error.what());
     return kFailure;

@@ -1,4 +1,5 @@
-// A command line program as a table of subcommands. Exit code 0 on success, 2 on bad usage, 1 on failure.
+// A command line program as a table of subcommands. Exit code 0 on success, 2 on bad usage, 1 on failure, 128 and
+// the signal where one asked for an end.
 #ifndef RAFFIA_CLI_PROGRAM_H_
 #define RAFFIA_CLI_PROGRAM_H_
 

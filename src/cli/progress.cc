@@ -19,7 +19,7 @@ constexpr auto kFirstGuess = 500ms;  // before that, the time left would be nois
 
 }  // namespace
 
-Progress::Progress(double total) : terminal_(isatty(STDERR_FILENO) == 1), total_(total) {}
+Progress::Progress(double total, Clock::duration quiet) : terminal_(isatty(STDERR_FILENO) == 1), total_(total), quiet_(quiet) {}
 
 Progress::~Progress() { clear(); }
 
@@ -43,11 +43,18 @@ void Progress::note(const std::string& message) {
 
 void Progress::show() {
   const Clock::time_point now = Clock::now();
+  if (now - start_ < quiet_) return;
   if (shown_ != Clock::time_point{} && now - shown_ < (terminal_ ? Clock::duration(kRedrawEvery) : Clock::duration(kLineEvery))) {
     return;
   }
   shown_ = now;
-  const double fraction = total_ > 0 ? done_ / total_ : 1.0;
+  on_screen_ = terminal_;
+  if (total_ <= 0) {
+    fmt::print(stderr, "{}{}{}", terminal_ ? "\r\033[K" : "", what_, terminal_ ? "" : "\n");
+    std::fflush(stderr);
+    return;
+  }
+  const double fraction = done_ / total_;
   const int percent = static_cast<int>(100 * fraction);
   if (!terminal_) {
     fmt::print(stderr, "{}: {}% done{}\n", what_, percent, time_left());
@@ -59,7 +66,8 @@ void Progress::show() {
 }
 
 void Progress::clear() {
-  if (!terminal_) return;
+  if (!on_screen_) return;
+  on_screen_ = false;
   fmt::print(stderr, "\r\033[K");
   std::fflush(stderr);
 }

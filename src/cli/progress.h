@@ -9,8 +9,11 @@ namespace raffia::cli {
 
 class Progress {
  public:
-  explicit Progress(double total);  // work in any unit that is roughly proportional to time
-  ~Progress();                      // clears the bar
+  using Clock = std::chrono::steady_clock;
+
+  // `total`: work in any unit that is roughly proportional to time; 0: nobody knows. Nothing is shown in the time `quiet`.
+  explicit Progress(double total, Clock::duration quiet = {});
+  ~Progress();  // clears the bar
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
@@ -20,16 +23,16 @@ class Progress {
   void note(const std::string& message);  // a line that stays
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   void show();
   void clear();
   std::string time_left() const;
 
   const bool terminal_;
   const double total_;
+  const Clock::duration quiet_;
   const Clock::time_point start_ = Clock::now();
   Clock::time_point shown_ = {};
+  bool on_screen_ = false;
   double done_ = 0;
   std::string what_;
 };

@@ -5,17 +5,6 @@
 namespace raffia::cli {
 namespace {
 
-std::string human_bytes(double bytes) {
-  if (bytes < 1e3) return fmt::format("{:.0f} B", bytes);
-  if (bytes < 1e6) return fmt::format("{:.1f} kB", bytes / 1e3);
-  if (bytes < 1e9) return fmt::format("{:.1f} MB", bytes / 1e6);
-  return fmt::format("{:.2f} GB", bytes / 1e9);
-}
-
-std::string human_ratio(const Json& value) { return fmt::format("{:.2f}", value.get<double>()); }
-
-std::string human_percent(const Json& value) { return fmt::format("{:.1f}%", 100 * value.get<double>()); }
-
 const RecordColumn<Record> kColumns[] = {
     {"op", [](const Record& r) { return json_of(r.op); }, Style::key},
     {"pass", [](const Record& r) { return json_of(r.pass); }},
@@ -36,8 +25,7 @@ const RecordColumn<Record> kColumns[] = {
     {"segment", [](const Record& r) { return json_of(r.segment); }},
     {"layers", [](const Record& r) { return json_of(r.layers); }},
     {"dtype", [](const Record& r) { return json_of(r.dtype); }},
-    {"seconds", [](const Record& r) { return json_of(r.seconds); }, Style::measured,
-     [](const Json& value) { return human_seconds(value.get<double>()); }},
+    {"seconds", [](const Record& r) { return json_of(r.seconds); }, Style::measured, human_time},
     {"tokens_per_second", [](const Record& r) { return json_of(r.tokens_per_second); }, Style::measured,
      [](const Json& value) { return fmt::format("{:.0f}", value.get<double>()); }},
     {"gflops", [](const Record& r) { return json_of(r.gflops); }, Style::measured,
@@ -45,12 +33,9 @@ const RecordColumn<Record> kColumns[] = {
     {"peak_fraction", [](const Record& r) { return json_of(r.peak_fraction); }, Style::measured, human_percent},
     {"ratio_to_softmax", [](const Record& r) { return json_of(r.ratio_to_softmax); }, Style::measured, human_ratio},
     {"ratio_to_torch_softmax", [](const Record& r) { return json_of(r.ratio_to_torch_softmax); }, Style::measured, human_ratio},
-    {"state_bytes", [](const Record& r) { return json_of(r.state_bytes); }, Style::measured,
-     [](const Json& value) { return human_bytes(value.get<double>()); }},
-    {"peak_rss_bytes", [](const Record& r) { return json_of(r.peak_rss_bytes); }, Style::measured,
-     [](const Json& value) { return human_bytes(value.get<double>()); }},
-    {"bytes_read", [](const Record& r) { return json_of(r.bytes_read); }, Style::measured,
-     [](const Json& value) { return human_bytes(value.get<double>()); }},
+    {"state_bytes", [](const Record& r) { return json_of(r.state_bytes); }, Style::measured, human_bytes},
+    {"peak_rss_bytes", [](const Record& r) { return json_of(r.peak_rss_bytes); }, Style::measured, human_bytes},
+    {"bytes_read", [](const Record& r) { return json_of(r.bytes_read); }, Style::measured, human_bytes},
     {"bandwidth_fraction", [](const Record& r) { return json_of(r.bandwidth_fraction); }, Style::measured, human_percent},
 };
 

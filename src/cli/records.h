@@ -34,8 +34,8 @@ struct Record {
   std::optional<double> ratio_to_torch_softmax;  // bench train
   std::optional<int64_t> state_bytes;            // none: nothing can go on from there
   std::optional<int64_t> peak_rss_bytes;
-  std::optional<int64_t> bytes_read;         // decode, softmax
-  std::optional<double> bandwidth_fraction;  // decode, softmax
+  std::optional<int64_t> bytes_read;         // step, softmax
+  std::optional<double> bandwidth_fraction;  // step, softmax
 };
 
 void print_records(std::span<const Record> records, Format format, std::ostream& out);

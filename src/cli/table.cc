@@ -111,4 +111,18 @@ std::string human_seconds(double seconds) {
   return fmt::format("{:.2f} s", seconds);
 }
 
+std::string human_time(const Json& value) { return human_seconds(value.get<double>()); }
+
+std::string human_bytes(const Json& value) {
+  const auto bytes = value.get<double>();
+  if (bytes < 1e3) return fmt::format("{:.0f} B", bytes);
+  if (bytes < 1e6) return fmt::format("{:.1f} kB", bytes / 1e3);
+  if (bytes < 1e9) return fmt::format("{:.1f} MB", bytes / 1e6);
+  return fmt::format("{:.2f} GB", bytes / 1e9);
+}
+
+std::string human_ratio(const Json& value) { return fmt::format("{:.2f}", value.get<double>()); }
+
+std::string human_percent(const Json& value) { return fmt::format("{:.1f}%", 100 * value.get<double>()); }
+
 }  // namespace raffia::cli

@@ -72,6 +72,12 @@ Json json_of(const std::optional<T>& value) {
 // "31.6 ms", "5.45 us".
 std::string human_seconds(double seconds);
 
+// For columns.
+std::string human_time(const Json& value);     // seconds, as above
+std::string human_bytes(const Json& value);    // "266.3 kB"
+std::string human_ratio(const Json& value);    // "1.82"
+std::string human_percent(const Json& value);  // of a fraction: "85.3%"
+
 }  // namespace raffia::cli
 
 #endif  // RAFFIA_CLI_TABLE_H_

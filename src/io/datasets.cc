@@ -122,6 +122,16 @@ std::vector<int64_t> class_ids(std::span<const std::string> labels, std::span<co
   return ids;
 }
 
+void save_classes(std::span<const std::string> classes, const std::filesystem::path& directory) {
+  write_file(directory / kClassesFile, fmt::format("{}\n", fmt::join(classes, "\n")));
+}
+
+std::vector<std::string> load_classes(const std::filesystem::path& directory) {
+  const std::string text = read_text_file(directory / kClassesFile);
+  const auto lines = lines_of(text);
+  return {lines.begin(), lines.end()};
+}
+
 ParallelText read_parallel_text(const std::filesystem::path& sources, const std::filesystem::path& targets) {
   const std::string source_text = read_text_file(sources), target_text = read_text_file(targets);
   const std::vector<std::string_view> left = lines_of(source_text), right = lines_of(target_text);
@@ -145,19 +155,25 @@ ParallelText read_parallel_text(const std::filesystem::path& sources, const std:
 
 int64_t LabelledImages::classes() const { return labels.empty() ? 0 : *std::ranges::max_element(labels) + 1; }
 
-LabelledImages read_idx_images(const std::filesystem::path& images, const std::filesystem::path& labels) {
-  const Idx pixels = read_idx(images, 3), classes = read_idx(labels, 1);
+LabelledImages read_idx_pixels(const std::filesystem::path& images) {
+  const Idx pixels = read_idx(images, 3);
   if (pixels.shape[1] != pixels.shape[2]) {
     throw FormatError(
         fmt::format("{}: holds images of {} x {}, expected square ones", images.string(), pixels.shape[1], pixels.shape[2]));
   }
-  if (pixels.shape[0] != classes.shape[0]) {
-    throw FormatError(fmt::format("{} has {} images and {} has {} labels", images.string(),
-                                  grouped(static_cast<uint64_t>(pixels.shape[0])), labels.string(),
-                                  grouped(static_cast<uint64_t>(classes.shape[0]))));
-  }
   LabelledImages result = {.count = pixels.shape[0], .channels = 1, .size = pixels.shape[1], .pixels = {}, .labels = {}};
   result.pixels.assign(pixels.bytes.begin() + static_cast<ptrdiff_t>(pixels.begin), pixels.bytes.end());
+  return result;
+}
+
+LabelledImages read_idx_images(const std::filesystem::path& images, const std::filesystem::path& labels) {
+  LabelledImages result = read_idx_pixels(images);
+  const Idx classes = read_idx(labels, 1);
+  if (result.count != classes.shape[0]) {
+    throw FormatError(fmt::format("{} has {} images and {} has {} labels", images.string(),
+                                  grouped(static_cast<uint64_t>(result.count)), labels.string(),
+                                  grouped(static_cast<uint64_t>(classes.shape[0]))));
+  }
   for (size_t i = classes.begin; i < classes.bytes.size(); ++i)
     result.labels.push_back(static_cast<unsigned char>(classes.bytes[i]));
   return result;

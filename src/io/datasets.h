@@ -34,6 +34,11 @@ std::vector<std::string> classes_of(std::span<const std::string> labels);
 // The place of each label among the classes. `where` names the labels in the error for one that is not among them.
 std::vector<int64_t> class_ids(std::span<const std::string> labels, std::span<const std::string> classes, std::string_view where);
 
+// The file of a model directory that names the classes, a line each, in the order of their numbers.
+inline constexpr std::string_view kClassesFile = "classes.txt";
+void save_classes(std::span<const std::string> classes, const std::filesystem::path& directory);
+std::vector<std::string> load_classes(const std::filesystem::path& directory);
+
 // Two files that are aligned line by line. Lines that are empty on both sides are left out; those empty on one side are errors.
 struct ParallelText {
   std::vector<std::string> sources, targets;
@@ -51,6 +56,9 @@ struct LabelledImages {
 
 // IDX files, as MNIST and Fashion-MNIST come: images [N, S, S] and labels [N] of unsigned bytes.
 LabelledImages read_idx_images(const std::filesystem::path& images, const std::filesystem::path& labels);
+
+// The images alone; there are no labels then.
+LabelledImages read_idx_pixels(const std::filesystem::path& images);
 
 // CIFAR-10's binary files, one after the other: records of a label byte and 3 x 32 x 32 bytes.
 LabelledImages read_cifar_images(std::span<const std::filesystem::path> paths);

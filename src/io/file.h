@@ -28,6 +28,7 @@ class File {
   size_t read(std::span<std::byte> bytes);                        // as many bytes as there are, at most bytes.size()
   size_t read_at(uint64_t at, std::span<std::byte> bytes) const;  // likewise, from byte `at`; several threads may
   void write(std::span<const std::byte> bytes);
+  void write_at(uint64_t at, std::span<const std::byte> bytes);  // over bytes that were written
   void sync();
   void close();  // for those who want to hear of errors
   int descriptor() const { return fd_; }
@@ -53,6 +54,7 @@ class ReplacementFile {
   ReplacementFile& operator=(const ReplacementFile&) = delete;
 
   void write(std::span<const std::byte> bytes) { file_.write(bytes); }  // appends
+  void write_at(uint64_t at, std::span<const std::byte> bytes) { file_.write_at(at, bytes); }
   void commit();
 
  private:

@@ -13,7 +13,8 @@ StorageReport save_model(const ImportedModel& model, const Tokenizer* tokenizer,
   NewModelDirectory fresh(directory, {.replace = options.replace});
   save_model_config(model.config, fresh.path() / kConfigFile);
   if (tokenizer != nullptr) tokenizer->save(fresh.path());
-  StorageReport report = write_weights(fresh.path() / kWeightsFile, model.weights, options.type, options.progress);
+  StorageReport report = write_weights(fresh.path() / kWeightsFile, model.weights, options.type, options.progress,
+                                       seals_of(model.config, tokenizer == nullptr ? 0 : tokenizer->fingerprint()));
   fresh.commit();
   return report;
 }

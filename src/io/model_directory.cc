@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "io/file.h"
+#include "io/safetensors.h"
 #include "raffia/error.h"
 
 namespace raffia {
@@ -32,7 +33,33 @@ void move_to(const fs::path& from, const fs::path& to) {
 // New names are on disk only once their directory is.
 void sync_names(const fs::path& directory) { File(directory, O_RDONLY | O_DIRECTORY, "open to sync").sync(); }
 
+constexpr const char* kConfigSeal = "config";
+constexpr const char* kTokenizerSeal = "tokenizer";
+
+std::string seal_of(const ModelConfig& config) {
+  const std::string json = to_json(config);
+  return hexadecimal(data_checksum(std::as_bytes(std::span(json))));
+}
+
 }  // namespace
+
+std::map<std::string, std::string> seals_of(const ModelConfig& config, uint64_t tokenizer) {
+  std::map<std::string, std::string> seals = {{"format", "raffia"}, {kConfigSeal, seal_of(config)}};
+  if (tokenizer != 0) seals[kTokenizerSeal] = hexadecimal(tokenizer);
+  return seals;
+}
+
+void require_seals(const std::map<std::string, std::string>& metadata, const ModelConfig& config, uint64_t tokenizer,
+                   std::string_view directory) {
+  const auto check = [&](const char* seal, const std::string& found, std::string_view file) {
+    const auto expected = metadata.find(seal);
+    if (expected == metadata.end() || expected->second == found) return;
+    throw FormatError(fmt::format("{}: {} has the checksum {}, expected {} (metadata of {}): it is damaged, or of another model",
+                                  directory, file, found, expected->second, kWeightsFile));
+  };
+  check(kConfigSeal, seal_of(config), kConfigFile);
+  if (tokenizer != 0) check(kTokenizerSeal, hexadecimal(tokenizer), "the tokenizer");
+}
 
 NewModelDirectory::NewModelDirectory(fs::path target, const Options& options) : target_(without_slash(std::move(target))) {
   if (fs::exists(target_) && !fs::is_directory(target_)) {

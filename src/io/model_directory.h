@@ -2,7 +2,13 @@
 #ifndef RAFFIA_IO_MODEL_DIRECTORY_H_
 #define RAFFIA_IO_MODEL_DIRECTORY_H_
 
+#include <cstdint>
 #include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "raffia/model_config.h"
 
 namespace raffia {
 
@@ -10,6 +16,13 @@ namespace raffia {
 constexpr const char* kConfigFile = "config.json";
 constexpr const char* kWeightsFile = "model.safetensors";
 constexpr const char* kTokenizerFile = "tokenizer.json";
+
+// Metadata of a weight file that name the configuration and the tokenizer (its fingerprint; 0: none) it was saved with: damage to
+// either is found when the model is loaded. Files without them are taken as they are.
+std::map<std::string, std::string> seals_of(const ModelConfig& config, uint64_t tokenizer);
+// Throws FormatError that names the file of the directory that is not the one.
+void require_seals(const std::map<std::string, std::string>& metadata, const ModelConfig& config, uint64_t tokenizer,
+                   std::string_view directory);
 
 //   NewModelDirectory directory("model", {.replace = false});
 //   save_model_config(config, directory.path() / kConfigFile);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -10,6 +11,9 @@
 #include "core/check.h"
 #include "io/file.h"
 #include "raffia/error.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 namespace raffia {
 namespace {
@@ -267,7 +271,7 @@ Safetensors::Safetensors(std::unique_ptr<const ByteSource> source) : source_(std
   HeaderReader reader(where);
   Json::sax_parse(header, &reader);
   metadata_ = std::move(reader.metadata);
-  const uint64_t buffer = kPrefix + header_size;
+  const uint64_t buffer = data_begin_ = kPrefix + header_size;
   for (Entry& entry : reader.entries) tensors_.push_back(checked(entry, buffer, end, where));
 
   std::vector<std::string_view> names;
@@ -336,11 +340,32 @@ std::vector<std::byte> Safetensors::read_bytes(std::string_view name) const {
   return bytes;
 }
 
-SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorHead> heads,
-                                     const std::map<std::string, std::string>& metadata)
-    : file_(path) {
+struct SafetensorsWriter::Hash {
+  Hash() { XXH3_64bits_reset(&state); }
+  XXH3_state_t state;
+};
+
+SafetensorsWriter::~SafetensorsWriter() = default;
+
+uint64_t data_checksum(std::span<const std::byte> data) { return XXH3_64bits(data.data(), data.size()); }
+std::string hexadecimal(uint64_t checksum) { return fmt::format("{:016x}", checksum); }
+
+namespace {
+
+// What comes before the data, its checksum still unknown.
+struct Front {
+  std::vector<std::byte> bytes;
+  uint64_t checksum_at = 0;
+  uint64_t data = 0;  // bytes that follow
+};
+
+Front front_of(std::span<const TensorHead> heads, const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  if (!metadata.empty()) header[kMetadata] = metadata;
+  // First, so that it is easy to find again: nobody knows it before the last byte.
+  require(!metadata.contains(kChecksumKey), "write_safetensors: metadata has \"{}\", which is written here", kChecksumKey);
+  const std::string unknown = hexadecimal(0);
+  header[kMetadata][kChecksumKey] = unknown;
+  for (const auto& [key, value] : metadata) header[kMetadata][key] = value;
   std::set<std::string_view> names;
   uint64_t offset = 0;
   for (const TensorHead& head : heads) {
@@ -364,27 +389,13 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::spa
   }();
   text.resize((text.size() + kPrefix - 1) / kPrefix * kPrefix, ' ');  // the buffer begins at a multiple of 8
 
-  std::byte prefix[kPrefix];
-  for (size_t i = 0; i < kPrefix; ++i) prefix[i] = static_cast<std::byte>(text.size() >> (8 * i));
-  size_ = kPrefix + text.size() + offset;
-  write(prefix);
-  write(std::as_bytes(std::span(text)));
+  std::vector<std::byte> bytes(kPrefix + text.size());
+  for (size_t i = 0; i < kPrefix; ++i) bytes[i] = static_cast<std::byte>(text.size() >> (8 * i));
+  std::memcpy(bytes.data() + kPrefix, text.data(), text.size());
+  return {.bytes = std::move(bytes), .checksum_at = kPrefix + text.find(unknown), .data = offset};
 }
 
-void SafetensorsWriter::write(std::span<const std::byte> bytes) {
-  require(bytes.size() <= size_ - written_, "write_safetensors: {} bytes more, expected {} at most (the shapes)", bytes.size(),
-          size_ - written_);
-  file_.write(bytes);
-  written_ += bytes.size();
-}
-
-void SafetensorsWriter::commit() {
-  require(written_ == size_, "write_safetensors: {} bytes are missing, expected all that the shapes take", size_ - written_);
-  file_.commit();
-}
-
-void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,
-                       const std::map<std::string, std::string>& metadata) {
+std::vector<TensorHead> heads_of(std::span<const TensorToWrite> tensors) {
   std::vector<TensorHead> heads;
   for (const TensorToWrite& tensor : tensors) {
     const Dtype* dtype = find_dtype(tensor.dtype);
@@ -395,7 +406,51 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
             to_string(tensor.shape), tensor.dtype);
     heads.push_back({tensor.name, tensor.dtype, tensor.shape});
   }
-  SafetensorsWriter file(path, heads, metadata);
+  return heads;
+}
+
+}  // namespace
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorHead> heads,
+                                     const std::map<std::string, std::string>& metadata)
+    : file_(path), hash_(std::make_unique<Hash>()) {
+  const Front front = front_of(heads, metadata);
+  data_at_ = front.bytes.size();
+  size_ = data_at_ + front.data;
+  checksum_at_ = front.checksum_at;
+  write(front.bytes);
+}
+
+void SafetensorsWriter::write(std::span<const std::byte> bytes) {
+  require(bytes.size() <= size_ - written_, "write_safetensors: {} bytes more, expected {} at most (the shapes)", bytes.size(),
+          size_ - written_);
+  file_.write(bytes);
+  if (written_ >= data_at_) XXH3_64bits_update(&hash_->state, bytes.data(), bytes.size());
+  written_ += bytes.size();
+}
+
+void SafetensorsWriter::commit() {
+  require(written_ == size_, "write_safetensors: {} bytes are missing, expected all that the shapes take", size_ - written_);
+  const std::string checksum = hexadecimal(XXH3_64bits_digest(&hash_->state));
+  file_.write_at(checksum_at_, std::as_bytes(std::span(checksum)));
+  file_.commit();
+}
+
+std::vector<std::byte> safetensors_image(std::span<const TensorToWrite> tensors,
+                                         const std::map<std::string, std::string>& metadata) {
+  Front front = front_of(heads_of(tensors), metadata);
+  std::vector<std::byte> image = std::move(front.bytes);
+  const size_t data_at = image.size();
+  image.reserve(data_at + front.data);
+  for (const TensorToWrite& tensor : tensors) image.insert(image.end(), tensor.bytes.begin(), tensor.bytes.end());
+  const std::string checksum = hexadecimal(data_checksum(std::span(image).subspan(data_at)));
+  std::memcpy(image.data() + front.checksum_at, checksum.data(), checksum.size());
+  return image;
+}
+
+void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,
+                       const std::map<std::string, std::string>& metadata) {
+  SafetensorsWriter file(path, heads_of(tensors), metadata);
   for (const TensorToWrite& tensor : tensors) file.write(tensor.bytes);
   file.commit();
 }

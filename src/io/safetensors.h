@@ -37,6 +37,7 @@ class Safetensors {
 
   const std::vector<Tensor>& tensors() const { return tensors_; }  // in the order of their bytes
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  uint64_t data_begin() const { return data_begin_; }  // the first byte behind the header
 
   const Tensor* find(std::string_view name) const;  // null: there is none
   const Tensor& at(std::string_view name) const;    // throws FormatError that lists the names there are
@@ -53,7 +54,13 @@ class Safetensors {
   std::unique_ptr<const ByteSource> source_;
   std::vector<Tensor> tensors_;
   std::map<std::string, std::string> metadata_;
+  uint64_t data_begin_ = 0;
 };
+
+// Metadata: XXH3 of the data as 16 hexadecimal digits. Files from elsewhere have none.
+constexpr const char* kChecksumKey = "xxh3";
+uint64_t data_checksum(std::span<const std::byte> data);
+std::string hexadecimal(uint64_t checksum);
 
 struct TensorHead {
   std::string name;
@@ -66,6 +73,7 @@ struct TensorHead {
 //   SafetensorsWriter file(path, heads);
 //   for (...) file.write(bytes);  // of the tensors in the order of their heads, little-endian, row-major
 //   file.commit();
+// The metadata get one more entry, kChecksumKey: of all bytes behind the header.
 class SafetensorsWriter {
  public:
   // Throws InvalidArgument for names that come twice and sizes that overflow, or IoError.
@@ -74,11 +82,15 @@ class SafetensorsWriter {
 
   void write(std::span<const std::byte> bytes);  // appends
   void commit();                                 // throws InvalidArgument where bytes are missing
-  uint64_t size() const { return size_; }        // of the whole file
+  ~SafetensorsWriter();
+  uint64_t size() const { return size_; }  // of the whole file
 
  private:
+  struct Hash;
+
   ReplacementFile file_;
-  uint64_t size_ = 0, written_ = 0;
+  uint64_t size_ = 0, written_ = 0, data_at_ = 0, checksum_at_ = 0;
+  std::unique_ptr<Hash> hash_;
 };
 
 struct TensorToWrite {
@@ -87,6 +99,10 @@ struct TensorToWrite {
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;  // little-endian, row-major
 };
+
+// The bytes of such a file. Throws InvalidArgument where a tensor is not what it claims to be.
+std::vector<std::byte> safetensors_image(std::span<const TensorToWrite> tensors,
+                                         const std::map<std::string, std::string>& metadata = {});
 
 // Replaces the file whole or leaves it as it was. Throws InvalidArgument where a tensor is not what it claims to be, or IoError.
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,

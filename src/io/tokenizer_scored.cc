@@ -29,7 +29,7 @@ constexpr int32_t kLongestPiece = 1 << 16;
 std::vector<int64_t> ranks_of(const std::vector<float>& scores) {
   std::vector<float> ranked = scores;
   std::ranges::sort(ranked, std::greater<>());
-  ranked.erase(std::ranges::unique(ranked).begin(), ranked.end());
+  ranked.erase(std::unique(ranked.begin(), ranked.end()), ranked.end());
   std::vector<int64_t> ranks;
   for (const float score : scores) ranks.push_back(std::ranges::lower_bound(ranked, score, std::greater<>()) - ranked.begin());
   return ranks;

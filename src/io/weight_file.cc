@@ -102,7 +102,8 @@ bool is_weight_matrix(std::string_view name, std::span<const int64_t> shape) {
 }
 
 StorageReport write_weights(const std::filesystem::path& path, std::span<const WeightSource> sources, WeightType type,
-                            const std::function<void(const WeightSource&)>& progress) {
+                            const std::function<void(const WeightSource&)>& progress,
+                            const std::map<std::string, std::string>& metadata) {
   const auto type_of = [type](const WeightSource& source) {
     return is_weight_matrix(source.name, source.shape) ? type : WeightType::f32;
   };
@@ -121,7 +122,7 @@ StorageReport write_weights(const std::filesystem::path& path, std::span<const W
                      source->shape});
     if (stored == WeightType::int8) heads.push_back({source->name + std::string(kScale), "F32", {row_count(*source)}});
   }
-  SafetensorsWriter file(path, heads);
+  SafetensorsWriter file(path, heads, metadata);
   StorageReport report{.bytes = file.size()};
   Storage storage(file, report);
   for (const WeightSource* source : ordered) {

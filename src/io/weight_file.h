@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -37,7 +38,8 @@ struct StorageReport {
 // Writes `name` as F32, BF16, or as I8 with `name`_scale [rows] of F32 beside it, a few rows in memory at a time.
 // `progress` hears of each tensor before it is written. Throws IoError, and InvalidArgument for weights that are not finite.
 StorageReport write_weights(const std::filesystem::path& path, std::span<const WeightSource> sources, WeightType type,
-                            const std::function<void(const WeightSource&)>& progress = {});
+                            const std::function<void(const WeightSource&)>& progress = {},
+                            const std::map<std::string, std::string>& metadata = {});
 
 // The tensors of a weight file as floats, whatever they are stored in; scales are no tensors of their own. `file` outlives the
 // result. Throws FormatError for types that no model has.

@@ -119,7 +119,7 @@ void Heads::attend_both_ways(View4 q, View4 k, View4 v, const Turn& turn, MutVie
 
 SelfAttention::SelfAttention(const ModelConfig& config, const Estimator& estimator, bool causal, WeightReader& weights,
                              const std::string& prefix)
-    : Heads(config, estimator, weights, prefix), causal_(causal), conv_(causal ? config.conv : 0) {
+    : Heads(config, estimator, weights, prefix), conv_(causal ? config.conv : 0) {
   if (config.positions == Positions::rotary && config.task != Task::image) rotary_.emplace(dim_, config.rotary_base);
   if (estimator.kind == EstimatorKind::rfa_gate || estimator.kind == EstimatorKind::hybrid) {
     gate_ = weights.linear(prefix + ".gate", key_heads_, width(), true);

@@ -66,7 +66,6 @@ class SelfAttention : public Heads {
   int64_t rows_in_sight(int64_t next) const;  // of keys, before the token at position `next`
   HybridInputs hybrid_inputs(const Inputs& in, bool step) const;
 
-  bool causal_;
   std::optional<Rotary> rotary_;
   int64_t conv_;                  // width of the short convolution; 0: none
   std::vector<float> taps_;       // [conv, C]

@@ -1,13 +1,13 @@
 #include "runtime/graph.h"
 
+#include <fmt/format.h>
+
 #include <numeric>
 
 #include "core/check.h"
+#include "io/safetensors.h"
 #include "raffia/error.h"
 #include "runtime/products.h"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 namespace raffia::runtime {
 
@@ -20,7 +20,29 @@ Graph::Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, 
       tokenizer_(std::move(tokenizer)),
       where_(where) {
   config.check(where);
-  WeightReader weights(image_, where);
+  StoredWeights weights(image_, where);
+  make_parts(weights);
+  weights.expect_no_more();
+  metadata_ = weights.file().metadata();
+  data_begin_ = weights.file().data_begin();
+  parameters_ = weights.parameters();
+  weight_type_ = weights.types().size() == 1 ? name_of(*weights.types().begin()) : "mixed";
+  copies_ = weights.take_copies();
+}
+
+Graph::Graph(const ModelConfig& config, WeightReader& weights) : config_(config) {
+  config.check("config");
+  make_parts(weights);
+}
+
+std::vector<TensorShape> Graph::tensors_of(const ModelConfig& config) {
+  WeightList list;
+  const Graph graph(config, list);
+  return list.tensors();
+}
+
+void Graph::make_parts(WeightReader& weights) {
+  const ModelConfig& config = config_;
   const int64_t width = config.width, learned = config.positions == Positions::learned ? config.max_length : 0;
   if (config.task != Task::image) embedding_ = weights.matrix("embedding.weight", config.vocabulary, width);
   switch (config.task) {
@@ -48,24 +70,25 @@ Graph::Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, 
     }
   }
   if (decoder_) output_.weight = config.tied ? embedding_ : weights.matrix("output.weight", config.vocabulary, width);
-  weights.expect_no_more();
-  parameters_ = weights.parameters();
-  weight_type_ = weights.types().size() == 1 ? name_of(*weights.types().begin()) : "mixed";
-  copies_ = weights.take_copies();
+}
+
+uint64_t Graph::checksum() const {
+  std::call_once(hashed_, [this] { data_checksum_ = data_checksum(image_.subspan(data_begin_)); });
+  return data_checksum_;
+}
+
+void Graph::require_checksum() const {
+  const auto expected = metadata_.find(kChecksumKey);
+  if (expected == metadata_.end() || expected->second == hexadecimal(checksum())) return;
+  throw FormatError(fmt::format("{}: the tensors have the checksum {}, expected {} (metadata): the file is damaged", where_,
+                                hexadecimal(checksum()), expected->second));
 }
 
 uint64_t Graph::fingerprint() const {
-  std::call_once(hashed_, [this] {
-    XXH3_state_t hash;
-    XXH3_64bits_reset(&hash);
-    const std::string json = to_json(config_);
-    XXH3_64bits_update(&hash, json.data(), json.size());
-    XXH3_64bits_update(&hash, image_.data(), image_.size());
-    const uint64_t of_tokenizer = tokenizer_ ? tokenizer_->fingerprint() : 0;
-    XXH3_64bits_update(&hash, &of_tokenizer, sizeof(of_tokenizer));
-    fingerprint_ = XXH3_64bits_digest(&hash);
-  });
-  return fingerprint_;
+  // The header too: names and shapes give the data their meaning.
+  const std::string text = fmt::format("{}{:016x}{:016x}{:016x}", to_json(config_), data_checksum(image_.first(data_begin_)),
+                                       checksum(), tokenizer_ ? tokenizer_->fingerprint() : 0);
+  return data_checksum(std::as_bytes(std::span(text)));
 }
 
 void Graph::require_task(std::string_view function, Task task) const {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,6 +29,9 @@ class Graph {
   Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, std::vector<std::byte> bytes,
         std::shared_ptr<const Tokenizer> tokenizer, std::string_view where);
 
+  // Every tensor of such a model, in the order in which its parts ask for them.
+  static std::vector<TensorShape> tensors_of(const ModelConfig& config);
+
   const ModelConfig& config() const { return config_; }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
   const std::string& where() const { return where_; }
@@ -36,6 +40,8 @@ class Graph {
   const Linear& head() const { return head_; }
   const Linear& patches() const { return patches_; }
   uint64_t fingerprint() const;
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }  // of the weight file
+  void require_checksum() const;                                                    // throws FormatError
   size_t weight_bytes() const { return image_.size(); }
   int64_t parameters() const { return parameters_; }
   std::string_view weight_type() const { return weight_type_; }
@@ -50,6 +56,10 @@ class Graph {
   const float* encode(std::span<const int32_t> ids, const RunOptions& run, Workspace& work) const;
 
  private:
+  Graph(const ModelConfig& config, WeightReader& weights);  // of parts that cannot run
+  void make_parts(WeightReader& weights);
+  uint64_t checksum() const;  // of the data of the weight file; read once, when first asked for
+
   ModelConfig config_;
   std::unique_ptr<const MappedFile> file_;
   std::vector<std::byte> bytes_;
@@ -62,8 +72,10 @@ class Graph {
   std::optional<Stack> encoder_, decoder_;
   int64_t parameters_ = 0;
   std::string_view weight_type_;
+  std::map<std::string, std::string> metadata_;
+  uint64_t data_begin_ = 0;
   mutable std::once_flag hashed_;
-  mutable uint64_t fingerprint_ = 0;
+  mutable uint64_t data_checksum_ = 0;
 };
 
 // 0, 1, .. count - 1

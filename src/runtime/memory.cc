@@ -37,6 +37,16 @@ void KeyCache::append(View3 keys, View3 values) {
   rows_ += keys.extent(0);
 }
 
+void KeyCache::append_copies(int64_t count) {
+  const int64_t source = rows_;
+  for (auto* all : {&keys_, &values_}) all->reserve(static_cast<size_t>((rows_ + count) * width()));
+  while (count > 0 && source > 0) {
+    const int64_t now = std::min(count, source);
+    append(View3(keys_.data(), {now, heads_, dim_}), View3(values_.data(), {now, heads_, dim_}));
+    count -= now;
+  }
+}
+
 void KeyCache::keep_last(int64_t rows) {
   if (rows >= rows_) return;
   const auto from = static_cast<ptrdiff_t>((rows_ - rows) * width());

@@ -31,6 +31,7 @@ class KeyCache {
   size_t size_bytes() const { return 2 * static_cast<size_t>(rows_ * width()) * sizeof(float); }
 
   void append(View3 keys, View3 values);  // [T, G, d], fp32 rows of contiguous heads
+  void append_copies(int64_t count);      // repeats rows that are there already until there are `count` more
   void keep_last(int64_t rows);
   void truncate(int64_t rows);  // keeps the first
 

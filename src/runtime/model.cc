@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/check.h"
+#include "io/model_directory.h"
 #include "raffia/error.h"
 #include "runtime/graph.h"
 
@@ -14,8 +15,8 @@ Model::Model(std::unique_ptr<const Graph> graph) : graph_(std::move(graph)) {}
 Model::~Model() = default;
 
 std::shared_ptr<const Model> Model::load(const std::filesystem::path& directory) {
-  const ModelConfig config = load_model_config(directory / "config.json");
-  const std::filesystem::path weights = directory / "model.safetensors";
+  const ModelConfig config = load_model_config(directory / kConfigFile);
+  const std::filesystem::path weights = directory / kWeightsFile;
   std::shared_ptr<const Tokenizer> tokenizer;
   if (config.task != Task::image) {
     tokenizer = load_tokenizer(directory);
@@ -24,8 +25,12 @@ std::shared_ptr<const Model> Model::load(const std::filesystem::path& directory)
                                     tokenizer->vocabulary(), config.vocabulary));
     }
   }
-  return std::shared_ptr<const Model>(new Model(std::make_unique<const Graph>(
-      config, std::make_unique<const MappedFile>(weights), std::vector<std::byte>(), std::move(tokenizer), weights.string())));
+  auto graph = std::make_unique<const Graph>(config, std::make_unique<const MappedFile>(weights), std::vector<std::byte>(),
+                                             std::move(tokenizer), weights.string());
+  require_seals(graph->metadata(), config, graph->tokenizer() == nullptr ? 0 : graph->tokenizer()->fingerprint(),
+                directory.string());
+  graph->require_checksum();
+  return std::shared_ptr<const Model>(new Model(std::move(graph)));
 }
 
 std::shared_ptr<const Model> Model::over(const ModelConfig& config, std::vector<std::byte> safetensors,

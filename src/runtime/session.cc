@@ -14,6 +14,7 @@
 #include "runtime/graph.h"
 #include "runtime/prefix_cache.h"
 #include "runtime/sampler.h"
+#include "runtime/session_at_depth.h"
 
 namespace raffia {
 
@@ -27,6 +28,7 @@ using runtime::Workspace;
 namespace {
 
 constexpr size_t kLeastRecent = 64;
+constexpr int32_t kNobody = -1;  // stands for tokens that are not there yet, so that a file has the same size from the start
 
 // Rows of caches that only grow are not copied: shortening the cache brings them back.
 Memory without_growing(const Memory& memory) {
@@ -100,9 +102,11 @@ struct Session::Impl {
     graph().require_room(function, graph().decoder(), position + static_cast<int64_t>(ids.size()));
   }
 
+  size_t most_recent() const { return std::max(kLeastRecent, static_cast<size_t>(options.sampling.repetition_window)); }
+
   void remember(std::span<const int32_t> ids) {
     recent.insert(recent.end(), ids.begin(), ids.end());
-    const size_t most = std::max(kLeastRecent, static_cast<size_t>(options.sampling.repetition_window));
+    const size_t most = most_recent();
     if (recent.size() > most) recent.erase(recent.begin(), recent.end() - static_cast<ptrdiff_t>(most));
   }
 
@@ -168,7 +172,7 @@ struct Session::Impl {
     take_snapshot();
     if (static_cast<int64_t>(snapshots.size()) <= options.snapshots) return;
     snapshots.pop_front();
-    while (pieces.front().begin < snapshots.front().position) pieces.pop_front();
+    while (!pieces.empty() && pieces.front().begin < snapshots.front().position) pieces.pop_front();
   }
 
   std::shared_ptr<const Model> model;
@@ -207,6 +211,7 @@ void Session::set_sampling(const SamplingOptions& sampling) {
   sampling.check("Session::set_sampling");
   if (sampling.seed != impl_->options.sampling.seed) impl_->draws = 0;
   impl_->options.sampling = sampling;
+  impl_->remember({});  // no more than it counts now
 }
 
 int64_t Session::prefill(std::span<const int32_t> ids, PrefixCache* cache) {
@@ -349,9 +354,10 @@ std::vector<std::byte> Session::to_bytes() const {
                      .position = self.position,
                      .draws = self.draws,
                      .sampling = self.options.sampling,
-                     .recent = self.recent,
+                     .recent = std::vector<int32_t>(self.most_recent() - self.recent.size(), kNobody),
                      .logits = self.logits,
                      .parts = {}};
+  image.recent.insert(image.recent.end(), self.recent.begin(), self.recent.end());
   for (const AttentionMemory& one : self.memory) {
     SessionImage::Part part{.past = KeyRows{}, .tail = one.tail};
     if (const auto* state = std::get_if<State>(&one.past)) {
@@ -387,6 +393,7 @@ Session Session::from_bytes(std::shared_ptr<const Model> model, std::span<const 
   };
   if (image.parts.size() != self.memory.size()) refuse("the number of memories");
   if (!image.logits.empty() && image.logits.size() != vocabulary) refuse("the number of logits");
+  image.recent.erase(image.recent.begin(), std::ranges::find_if(image.recent, [](int32_t id) { return id != kNobody; }));
   for (const int32_t id : image.recent) {
     if (id < 0 || static_cast<size_t>(id) >= vocabulary) refuse("a recent token");
   }
@@ -422,6 +429,33 @@ Session Session::from_bytes(std::shared_ptr<const Model> model, std::span<const 
   self.start_record();
   return session;
 }
+
+namespace runtime {
+
+Session session_at_depth(std::shared_ptr<const Model> model, int64_t depth, const SessionOptions& options) {
+  // Enough to fill the windows, summaries and samples of any sensible estimator; what follows repeats with their windows.
+  constexpr int64_t kFilled = 16 * Session::kChunk;
+  Session session(std::move(model), options);
+  Session::Impl& self = *session.impl_;
+  const bool has_windows =
+      std::ranges::any_of(self.memory, [](const AttentionMemory& one) { return std::holds_alternative<WindowState>(one.past); });
+  const int64_t least = has_windows ? kFilled : Session::kChunk;
+  const int64_t read = depth <= least ? depth : least + depth % least;
+  std::vector<int32_t> ids(static_cast<size_t>(read));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>((i * 7919) % static_cast<size_t>(self.graph().config().vocabulary));
+  session.prefill(ids);
+  for (AttentionMemory& one : self.memory) {
+    auto* cache = std::get_if<KeyCache>(&one.past);
+    if (cache != nullptr && cache->keeps_all()) cache->append_copies(depth - read);
+    if (auto* window = std::get_if<WindowState>(&one.past)) window->tokens(0) = depth;
+  }
+  self.position = depth;
+  self.start_record();
+  return session;
+}
+
+}  // namespace runtime
 
 SessionFileInfo read_session_info(const std::filesystem::path& path) {
   const std::vector<std::byte> bytes = read_session_file(path);

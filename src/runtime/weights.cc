@@ -8,14 +8,24 @@
 
 namespace raffia::runtime {
 
-WeightReader::WeightReader(std::span<const std::byte> image, std::string_view where)
+std::vector<float> WeightList::floats(const std::string& name, const std::vector<int64_t>& shape) {
+  tensors_.push_back({.name = name, .shape = shape});
+  return std::vector<float>(static_cast<size_t>(*element_count(shape)), 1.0F);
+}
+
+WeightMatrix WeightList::matrix(const std::string& name, int64_t rows, int64_t columns) {
+  tensors_.push_back({.name = name, .shape = {rows, columns}, .is_matrix = true});
+  return {.rows = rows, .columns = columns};
+}
+
+StoredWeights::StoredWeights(std::span<const std::byte> image, std::string_view where)
     : image_(image), where_(where), file_(Safetensors::over(image, where)) {}
 
-void WeightReader::refuse(std::string_view name, std::string_view reason) const {
+void StoredWeights::refuse(std::string_view name, std::string_view reason) const {
   throw FormatError(fmt::format("{}: tensor \"{}\" {}", where_, name, reason));
 }
 
-const Safetensors::Tensor& WeightReader::tensor(const std::string& name, const std::vector<int64_t>& shape) {
+const Safetensors::Tensor& StoredWeights::tensor(const std::string& name, const std::vector<int64_t>& shape) {
   const Safetensors::Tensor* found = file_.find(name);
   if (found == nullptr) refuse(name, "is missing");
   if (found->shape != shape) {
@@ -25,7 +35,7 @@ const Safetensors::Tensor& WeightReader::tensor(const std::string& name, const s
   return *found;
 }
 
-std::vector<float> WeightReader::floats(const std::string& name, const std::vector<int64_t>& shape) {
+std::vector<float> StoredWeights::floats(const std::string& name, const std::vector<int64_t>& shape) {
   const Safetensors::Tensor& found = tensor(name, shape);
   if (found.dtype != "F32" && found.dtype != "BF16") refuse(name, fmt::format("is {}, expected F32 or BF16", found.dtype));
   std::vector<float> values = file_.read(name).values;
@@ -33,7 +43,7 @@ std::vector<float> WeightReader::floats(const std::string& name, const std::vect
   return values;
 }
 
-WeightMatrix WeightReader::matrix(const std::string& name, int64_t rows, int64_t columns) {
+WeightMatrix StoredWeights::matrix(const std::string& name, int64_t rows, int64_t columns) {
   const Safetensors::Tensor& found = tensor(name, {rows, columns});
   WeightMatrix matrix{
       .type = WeightType::f32, .data = image_.data() + found.begin, .scales = nullptr, .rows = rows, .columns = columns};
@@ -67,7 +77,7 @@ Linear WeightReader::linear(const std::string& prefix, int64_t out, int64_t in, 
   return linear;
 }
 
-void WeightReader::expect_no_more() const {
+void StoredWeights::expect_no_more() const {
   for (const Safetensors::Tensor& found : file_.tensors()) {
     if (!asked_.contains(found.name)) refuse(found.name, "belongs to no part of the model");
   }

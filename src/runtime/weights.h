@@ -24,17 +24,44 @@ struct Linear {
   const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
 };
 
-// Hands out every tensor of an image once. Errors are FormatErrors that name file and tensor.
+// What the parts of a model are made from: each asks for its tensors by name.
 class WeightReader {
  public:
-  WeightReader(std::span<const std::byte> image, std::string_view where);
+  virtual ~WeightReader() = default;
 
-  std::vector<float> floats(const std::string& name, const std::vector<int64_t>& shape);  // F32 or BF16, widened
-  WeightMatrix matrix(const std::string& name, int64_t rows, int64_t columns);            // F32, BF16, or I8 with scales
+  virtual std::vector<float> floats(const std::string& name, const std::vector<int64_t>& shape) = 0;  // widened to fp32
+  virtual WeightMatrix matrix(const std::string& name, int64_t rows, int64_t columns) = 0;
   Linear linear(const std::string& prefix, int64_t out, int64_t in, bool bias);
+};
+
+struct TensorShape {
+  std::string name;
+  std::vector<int64_t> shape;
+  bool is_matrix = false;  // of a linear layer or of embeddings: may be stored as bf16 or int8
+};
+
+// Remembers what is asked for. What it hands out has the right size and no meaning.
+class WeightList : public WeightReader {
+ public:
+  std::vector<float> floats(const std::string& name, const std::vector<int64_t>& shape) override;
+  WeightMatrix matrix(const std::string& name, int64_t rows, int64_t columns) override;
+  const std::vector<TensorShape>& tensors() const { return tensors_; }
+
+ private:
+  std::vector<TensorShape> tensors_;
+};
+
+// Hands out every tensor of an image once. Errors are FormatErrors that name file and tensor.
+class StoredWeights : public WeightReader {
+ public:
+  StoredWeights(std::span<const std::byte> image, std::string_view where);
+
+  std::vector<float> floats(const std::string& name, const std::vector<int64_t>& shape) override;  // F32 or BF16
+  WeightMatrix matrix(const std::string& name, int64_t rows, int64_t columns) override;            // F32, BF16, or I8 with scales
 
   void expect_no_more() const;  // throws for tensors that nobody asked for
 
+  const Safetensors& file() const { return file_; }
   int64_t parameters() const { return parameters_; }            // numbers handed out, scales left out
   const std::set<WeightType>& types() const { return types_; }  // of the matrices
 

@@ -100,7 +100,9 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 TEST_F(Cli, HelpOfEveryCommandHasAnExample) {
-  for (const std::string command : {"", "bench", "bench attention", "bench decode", "approx", "info"}) {
+  for (const std::string command :
+       {"", "bench", "bench attention", "bench step", "bench decode", "bench prefill", "bench session", "generate", "translate",
+        "classify", "state", "state info", "state save", "state restore", "approx", "info"}) {
     const Result result = raffia(command + " --help");
     EXPECT_EQ(result.exit_code, 0) << command;
     EXPECT_NE(result.out.find("Example:\n  raffia "), std::string::npos) << command << "\nsaid: " << result.out;
@@ -117,8 +119,9 @@ TEST_F(Cli, VersionIsANumberOnStdout) {
 
 TEST_F(Cli, BadUsageExitsWithTwoAndSaysWhy) {
   expect_refused("", "subcommand is required");
-  expect_refused("frobnicate", "'frobnicate' is not a command, expected one of bench, approx, train, eval, info");
-  expect_refused("bench frobnicate", "'frobnicate' is not a command, expected one of attention, decode, train");
+  expect_refused("frobnicate", "'frobnicate' is not a command, expected one of bench, state, import, generate, translate");
+  expect_refused("bench frobnicate",
+                 "'frobnicate' is not a command, expected one of attention, step, decode, prefill, session, train");
   expect_refused("info --frobnicate", "--frobnicate");
   expect_refused("info extra", "extra");
   expect_refused("bench attention --frobnicate", "--frobnicate");
@@ -143,9 +146,9 @@ TEST_F(Cli, BadUsageExitsWithTwoAndSaysWhy) {
                  "--samples: 3 is too few for causal lara, expected at least 4");
   expect_refused("bench attention --ops eva --causal --samples 6",
                  "--samples: 6 does not suit causal eva, expected a multiple of 4");
-  expect_refused("bench decode --ops lara --chunk 7", "--chunk: 7 does not divide --window 32");
-  expect_refused("bench decode --ops ra", "--ops: ra has no step, expected some of softmax, rfa, rfa_gate, hybrid, lara, eva");
-  expect_refused("bench decode --lengths -5", "--lengths: '-5' is not a positive integer");
+  expect_refused("bench step --ops lara --chunk 7", "--chunk: 7 does not divide --window 32");
+  expect_refused("bench step --ops ra", "--ops: ra has no step, expected some of softmax, rfa, rfa_gate, hybrid, lara, eva");
+  expect_refused("bench step --lengths -5", "--lengths: '-5' is not a positive integer");
 }
 
 TEST_F(Cli, InfoNamesWhatOpsWillUse) {
@@ -325,8 +328,8 @@ TEST_F(Cli, EveryMapTypeAndLayoutRuns) {
   }
 }
 
-TEST_F(Cli, BenchDecodeReportsBandwidthOfTheCache) {
-  const Result result = raffia("bench decode --json --ops softmax,rfa,rfa_gate" + kTiny);
+TEST_F(Cli, BenchStepReportsBandwidthOfTheCache) {
+  const Result result = raffia("bench step --json --ops softmax,rfa,rfa_gate" + kTiny);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json records = json::parse(result.out);
   ASSERT_EQ(records.size(), 2 * (1 + 2 * 2)) << records;
@@ -345,7 +348,7 @@ TEST_F(Cli, BenchDecodeReportsBandwidthOfTheCache) {
 TEST_F(Cli, StepsOfEstimatorsKeepAStateThatDoesNotGrow) {
   // Before, at and past the depth from which the state is full, 2 samples or summaries of each window of 4 tokens.
   const Result result = raffia(
-      "bench decode --json --ops softmax,hybrid,lara,eva --lengths 3,64,65537 --window 4 --chunk 2 --samples 8 --batch 2 "
+      "bench step --json --ops softmax,hybrid,lara,eva --lengths 3,64,65537 --window 4 --chunk 2 --samples 8 --batch 2 "
       "--heads 2 --head-dim 8 --random-features 4 --repeats 1");
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const json records = json::parse(result.out);
@@ -364,7 +367,7 @@ TEST_F(Cli, StepsOfEstimatorsKeepAStateThatDoesNotGrow) {
 }
 
 TEST_F(Cli, CsvHasOneLinePerRecordAndOneCellPerField) {
-  const Result result = raffia("bench decode --csv" + kTiny);
+  const Result result = raffia("bench step --csv" + kTiny);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const std::vector<std::string> lines = lines_of(result.out);
   ASSERT_EQ(lines.size(), 1 + 2 * 3);
@@ -373,7 +376,7 @@ TEST_F(Cli, CsvHasOneLinePerRecordAndOneCellPerField) {
 }
 
 TEST_F(Cli, MarkdownIsATableUnderWhatAllRecordsShare) {
-  const Result result = raffia("bench decode" + kTiny);
+  const Result result = raffia("bench step" + kTiny);
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const std::vector<std::string> lines = lines_of(result.out);
   ASSERT_EQ(lines.size(), 2 + 2 + 2 * 3) << result.out;

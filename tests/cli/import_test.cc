@@ -1,4 +1,5 @@
 // raffia import and raffia quantize, as a user runs them.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -16,7 +17,7 @@ namespace {
 class Import : public ::testing::Test {
  protected:
   Result run(const std::string& arguments) const { return run_raffia(directory_.path(), arguments, ""); }
-  std::string at(const std::string& name) const { return "'" + (directory_.path() / name).string() + "'"; }
+  std::string at(const std::string& name) const { return fmt::format("'{}'", (directory_.path() / name).string()); }
 
   void write_llama2c() const {
     directory_.write("model.bin", TinyLlama::random(31).llama2c());
@@ -28,7 +29,7 @@ class Import : public ::testing::Test {
 
 TEST_F(Import, Llama2cBecomesAModelThatCanBeQuantised) {
   write_llama2c();
-  const Result imported = run("import llama2c " + at("model.bin") + " " + at("tok.bin") + " " + at("model") + " --json");
+  const Result imported = run(fmt::format("import llama2c {} {} {} --json", at("model.bin"), at("tok.bin"), at("model")));
   ASSERT_EQ(imported.exit_code, 0) << imported.err;
   const auto json = nlohmann::json::parse(imported.out);
   EXPECT_EQ(json["layers"], 2);
@@ -36,12 +37,12 @@ TEST_F(Import, Llama2cBecomesAModelThatCanBeQuantised) {
   EXPECT_EQ(json["tokenizer"], "scored");
   EXPECT_EQ(json["bytes"], std::filesystem::file_size(directory_.path() / "model" / "model.safetensors"));
 
-  const Result again = run("import llama2c " + at("model.bin") + " " + at("tok.bin") + " " + at("model"));
+  const Result again = run(fmt::format("import llama2c {} {} {}", at("model.bin"), at("tok.bin"), at("model")));
   EXPECT_EQ(again.exit_code, 1);
   EXPECT_NE(again.err.find("holds a model already (--force replaces it)"), std::string::npos) << again.err;
-  EXPECT_EQ(run("import llama2c --force " + at("model.bin") + " " + at("tok.bin") + " " + at("model")).exit_code, 0);
+  EXPECT_EQ(run(fmt::format("import llama2c --force {} {} {}", at("model.bin"), at("tok.bin"), at("model"))).exit_code, 0);
 
-  const Result quantised = run("quantize " + at("model") + " " + at("int8") + " --json");
+  const Result quantised = run(fmt::format("quantize {} {} --json", at("model"), at("int8")));
   ASSERT_EQ(quantised.exit_code, 0) << quantised.err;
   const auto report = nlohmann::json::parse(quantised.out);
   EXPECT_EQ(report["type"], "int8");
@@ -51,24 +52,24 @@ TEST_F(Import, Llama2cBecomesAModelThatCanBeQuantised) {
   EXPECT_GT(report["row_error_mean"], 0.0);
   EXPECT_LE(report["row_error_mean"], report["row_error_worst"]);
   EXPECT_LT(report["row_error_worst"], 0.02);  // at most half of 1 / 127 of the largest, in rows that are far from flat
-  EXPECT_EQ(run("quantize " + at("int8") + " " + at("int8")).exit_code, 2);
-  EXPECT_EQ(run("quantize " + at("model") + " " + at("other") + " --type int4").exit_code, 2);
+  EXPECT_EQ(run(fmt::format("quantize {} {}", at("int8"), at("int8"))).exit_code, 2);
+  EXPECT_EQ(run(fmt::format("quantize {} {} --type int4", at("model"), at("other"))).exit_code, 2);
   EXPECT_FALSE(std::filesystem::exists(directory_.path() / "other"));
 }
 
 TEST_F(Import, BrokenFilesLeaveNothing) {
   write_llama2c();
   std::filesystem::resize_file(directory_.path() / "model.bin", 1000);
-  const Result truncated = run("import llama2c " + at("model.bin") + " " + at("tok.bin") + " " + at("model"));
+  const Result truncated = run(fmt::format("import llama2c {} {} {}", at("model.bin"), at("tok.bin"), at("model")));
   EXPECT_EQ(truncated.exit_code, 1);
   EXPECT_NE(truncated.err.find("model.bin: 1,000 bytes, expected"), std::string::npos) << truncated.err;
   directory_.write("model.bin", TinyLlama::random(31).llama2c());
   directory_.write("tok.bin", tok_bin(scored_pieces({" "})));
-  const Result other = run("import llama2c " + at("model.bin") + " " + at("tok.bin") + " " + at("model"));
+  const Result other = run(fmt::format("import llama2c {} {} {}", at("model.bin"), at("tok.bin"), at("model")));
   EXPECT_EQ(other.exit_code, 1);
   EXPECT_NE(other.err.find("260 pieces, expected 263"), std::string::npos) << other.err;
   EXPECT_FALSE(std::filesystem::exists(directory_.path() / "model"));
-  EXPECT_EQ(run("import llama2c " + at("model.bin")).exit_code, 2);
+  EXPECT_EQ(run(fmt::format("import llama2c {}", at("model.bin"))).exit_code, 2);
 }
 
 TEST_F(Import, HuggingFaceIsStoredAsAsked) {
@@ -76,14 +77,14 @@ TEST_F(Import, HuggingFaceIsStoredAsAsked) {
   directory_.write("config.json", tiny.hf_config().dump());
   directory_.write("tokenizer.json", hf_byte_level({{"a", "b"}}).dump());
   tiny.write_hf_weights(directory_.path(), "BF16", 2);
-  const Result kept = run("import hf " + at("") + " " + at("kept") + " --json");
+  const Result kept = run(fmt::format("import hf {} {} --json", at(""), at("kept")));
   ASSERT_EQ(kept.exit_code, 0) << kept.err;
   EXPECT_EQ(nlohmann::json::parse(kept.out)["type"], "bf16");
-  const Result widened = run("import hf " + at("") + " " + at("wide") + " --type f32 --json");
+  const Result widened = run(fmt::format("import hf {} {} --type f32 --json", at(""), at("wide")));
   ASSERT_EQ(widened.exit_code, 0) << widened.err;
   EXPECT_EQ(nlohmann::json::parse(widened.out)["type"], "f32");
-  EXPECT_EQ(run("import hf " + at("") + " " + at("x") + " --type f64").exit_code, 2);
-  EXPECT_EQ(run("import hf " + at("nowhere") + " " + at("x")).exit_code, 1);
+  EXPECT_EQ(run(fmt::format("import hf {} {} --type f64", at(""), at("x"))).exit_code, 2);
+  EXPECT_EQ(run(fmt::format("import hf {} {}", at("nowhere"), at("x"))).exit_code, 1);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "core/weight_matrix.h"
 #include "golden.h"
+#include "io/model_directory.h"
 #include "io/text.h"
 #include "raffia/error.h"
 #include "raffia/session.h"
@@ -169,6 +170,42 @@ TEST(Model, DirectoriesThatAreNoModelAreRefused) {
   EXPECT_THROW(Model::load(to), Error);
   train_tokenizer({.kind = "byte"}, {})->save(to);
   EXPECT_NE(refusal<FormatError>([&] { (void)Model::load(to); }).find("the tokenizer has"), std::string::npos);
+}
+
+TEST(Model, DamageToAnyFileOfADirectoryIsFound) {
+  const TemporaryDirectory directory("model_test");
+  const std::filesystem::path to = directory.path();
+  const std::unique_ptr<Tokenizer> tokenizer = train_tokenizer({.kind = "char"}, std::vector<std::string_view>{"abcdefghijkl"});
+  ModelConfig config = config_of("lm-gate");
+  ASSERT_EQ(tokenizer->vocabulary(), config.vocabulary);
+  const Tensors tensors = tensors_of("lm-gate");
+  std::vector<TensorToWrite> all;
+  for (const auto& [name, one] : tensors) all.push_back({name, one.dtype, one.shape, one.bytes});
+  save_model_config(config, to / "config.json");
+  tokenizer->save(to);
+  write_safetensors(to / "model.safetensors", all, seals_of(config, tokenizer->fingerprint()));
+  EXPECT_NO_THROW(Model::load(to));
+
+  const auto with_damage = [&](const std::string& file, const std::function<void(std::string&)>& damage) {
+    const std::string before = read_file(to / file);
+    std::string after = before;
+    damage(after);
+    directory.write(file, after);
+    const std::string found = refusal<FormatError>([&] { (void)Model::load(to); });
+    directory.write(file, before);
+    return found;
+  };
+  // Any bit of the tensors; any letter of the vocabulary; any number of the configuration.
+  const size_t size = std::filesystem::file_size(to / "model.safetensors");
+  for (const size_t back : {size_t{1}, size_t{77}, size / 2}) {
+    EXPECT_NE(with_damage("model.safetensors", [&](std::string& bytes) { bytes[size - back] ^= 4; }).find("the file is damaged"),
+              std::string::npos);
+  }
+  EXPECT_NE(with_damage("tokenizer.json", [](std::string& text) { text[text.find("kl\"") + 1] = 'm'; }).find("tokenizer has"),
+            std::string::npos);
+  EXPECT_NE(with_damage("config.json", [](std::string& text) { text.replace(text.find("\"seed\": "), 9, "\"seed\": 1"); })
+                .find("config.json has the checksum"),
+            std::string::npos);
 }
 
 TEST(Model, FingerprintsDifferWithAnyByteOfTheWeights) {

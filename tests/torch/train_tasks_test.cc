@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "io/datasets.h"
 #include "io/text.h"
 #include "support/temporary_directory.h"
-#include "torch/train/labels.h"
 #include "torch/train/trainer.h"
 #include "torch/train_case.h"
 

@@ -95,7 +95,8 @@ std::shared_ptr<ModelImpl> make_model(const ModelConfig& config);
 
 // Parameters and buffers by name, fp32. Loading checks every name and shape: missing, unknown or misshapen tensors are
 // FormatErrors that name them.
-void save_weights(const ModelImpl& model, const std::filesystem::path& path);  // atomic
+// `tokenizer`: fingerprint of the one that the model was trained with; 0: none. See seals_of.
+void save_weights(const ModelImpl& model, const std::filesystem::path& path, uint64_t tokenizer = 0);  // atomic
 void load_weights(ModelImpl& model, const std::filesystem::path& path);
 
 }  // namespace raffia::nn

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "io/model_directory.h"
 #include "io/safetensors.h"
 #include "raffia/error.h"
 #include "torch/nn/models.h"
@@ -21,10 +22,10 @@ NamedTensors tensors_of(const ModelImpl& model) {
 
 }  // namespace
 
-void save_weights(const ModelImpl& model, const std::filesystem::path& path) {
+void save_weights(const ModelImpl& model, const std::filesystem::path& path, uint64_t tokenizer) {
   NamedTensors tensors = tensors_of(model);
   for (auto& [name, tensor] : tensors) tensor = tensor.detach().to(at::kCPU, at::kFloat);
-  save_tensors(path, tensors, {{"format", "raffia"}});
+  save_tensors(path, tensors, seals_of(model.config(), tokenizer));
 }
 
 void load_weights(ModelImpl& model, const std::filesystem::path& path) {

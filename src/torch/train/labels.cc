@@ -1,11 +1,7 @@
 #include "torch/train/labels.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-
-#include "io/text.h"
 
 namespace raffia::train {
 
@@ -33,15 +29,5 @@ LabelScore score_in_parts(nn::ModelImpl& model, int64_t count, int64_t part, con
 }
 
 Metrics label_metrics(const LabelScore& score) { return {{"accuracy", score.accuracy()}, {"nll", score.per_example()}}; }
-
-void save_classes(const std::vector<std::string>& classes, const std::filesystem::path& directory) {
-  write_file(directory / "classes.txt", fmt::format("{}\n", fmt::join(classes, "\n")));
-}
-
-std::vector<std::string> load_classes(const std::filesystem::path& directory) {
-  const std::string text = read_text_file(directory / "classes.txt");
-  const auto lines = lines_of(text);
-  return {lines.begin(), lines.end()};
-}
 
 }  // namespace raffia::train

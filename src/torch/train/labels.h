@@ -1,11 +1,8 @@
-// What tasks with labels share: loss, accuracy, which examples are held out, the names of classes.
+// What tasks with labels share: loss, accuracy, which examples are held out.
 #ifndef RAFFIA_TORCH_TRAIN_LABELS_H_
 #define RAFFIA_TORCH_TRAIN_LABELS_H_
 
-#include <filesystem>
 #include <functional>
-#include <string>
-#include <vector>
 
 #include "torch/train/task.h"
 
@@ -23,10 +20,6 @@ LabelScore score_in_parts(nn::ModelImpl& model, int64_t count, int64_t part, con
 
 inline constexpr int64_t kScoredAtOnce = 64;  // examples, in the evaluations of a run
 Metrics label_metrics(const LabelScore& score);
-
-// classes.txt of a model directory: a name a line, in the order of their numbers.
-void save_classes(const std::vector<std::string>& classes, const std::filesystem::path& directory);
-std::vector<std::string> load_classes(const std::filesystem::path& directory);
 
 }  // namespace raffia::train
 

@@ -308,7 +308,7 @@ class Run {
       progress_.best = value;
       progress_.best_step = progress_.step;
       progress_.best_metrics = metrics;
-      nn::save_weights(task_.model(), files_.weights());
+      nn::save_weights(task_.model(), files_.weights(), task_.fingerprints().tokenizer);
     }
     progress_.evaluations_since_best = is_best ? 0 : progress_.evaluations_since_best + 1;
     ordered_json record = {{"step", progress_.step}};
@@ -346,7 +346,7 @@ class Run {
       facts["best"] = {{"step", progress_.best_step}, {"metrics", to_json(progress_.best_metrics)}};
     }
     const auto write_files = [&](const fs::path& directory) {
-      nn::save_weights(task_.model(), directory / "model.safetensors");
+      nn::save_weights(task_.model(), directory / "model.safetensors", task_.fingerprints().tokenizer);
       save_tensors(directory / "optimiser.safetensors", optimiser_.state());
       save_tensors(directory / "carried.safetensors", carried);
       save_tensors(directory / "generator.safetensors", {{"cpu", at::detail::getDefaultCPUGenerator().get_state()}});

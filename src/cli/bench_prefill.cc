@@ -1,0 +1,29 @@
+// raffia bench prefill: whole models read prompts.
+#include <memory>
+
+#include "cli/command.h"
+#include "cli/model_bench.h"
+
+namespace raffia::cli {
+namespace {
+
+struct Flags {
+  ModelBenchOptions bench{.repeats = 3};
+  std::vector<int64_t> lengths = {512, 2048, 8192};
+};
+
+}  // namespace
+
+Run add_bench_prefill(CLI::App& app) {
+  const auto flags = std::make_shared<Flags>();
+  add_model_flags(app, flags->bench.models);
+  add_positives(app, "--lengths", flags->lengths, "Tokens of a prompt");
+  add_run_flags(app, flags->bench);
+  return [flags] {
+    std::vector<ModelTest> tests;
+    for (const int64_t length : flags->lengths) tests.push_back({.kind = ModelTest::Kind::prefill, .tokens = length});
+    run_model_bench(tests, flags->bench);
+  };
+}
+
+}  // namespace raffia::cli

@@ -1,0 +1,206 @@
+// raffia classify: classes of texts, of pairs of texts, of images.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/input.h"
+#include "cli/model_commands.h"
+#include "cli/table.h"
+#include "io/datasets.h"
+#include "io/npy.h"
+#include "raffia/error.h"
+#include "raffia/model.h"
+
+namespace raffia::cli {
+namespace {
+
+struct Flags {
+  std::filesystem::path model;
+  std::vector<std::filesystem::path> files;
+  bool whole = false, json = false;
+  int64_t top = 1, most_tokens = 0;
+  int threads = 0;
+};
+
+std::vector<double> probabilities_of(std::span<const float> logits) {
+  const double highest = *std::ranges::max_element(logits);
+  std::vector<double> values;
+  for (const float logit : logits) values.push_back(std::exp(logit - highest));
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  for (double& value : values) value /= sum;
+  return values;
+}
+
+// What is printed of each example: its likeliest classes.
+class Printer {
+ public:
+  Printer(const Flags& flags, std::vector<std::string> names) : flags_(flags), names_(std::move(names)) {}
+
+  void print(const std::string& where, int64_t number, std::span<const float> logits) const {
+    const std::vector<double> probabilities = probabilities_of(logits);
+    std::vector<size_t> order(probabilities.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::stable_sort(order, std::ranges::greater{}, [&](size_t i) { return probabilities[i]; });
+    order.resize(std::min(order.size(), static_cast<size_t>(flags_.top)));
+    if (flags_.json) {
+      Json classes = Json::array();
+      for (const size_t i : order) classes.push_back({{"class", i}, {"label", label(i)}, {"probability", probabilities[i]}});
+      std::cout << Json{{"input", where}, {"number", number}, {"classes", classes}}.dump(-1, ' ', false,
+                                                                                         Json::error_handler_t::replace);
+    } else {
+      for (size_t i = 0; i < order.size(); ++i) {
+        std::cout << fmt::format("{}{}\t{:.4f}", i == 0 ? "" : "\t", label(order[i]), probabilities[order[i]]);
+      }
+    }
+    std::cout << '\n' << std::flush;
+  }
+
+ private:
+  std::string label(size_t i) const { return names_.empty() ? fmt::format("{}", i) : names_[i]; }
+
+  const Flags& flags_;
+  const std::vector<std::string> names_;
+};
+
+std::vector<std::string> names_for(const Model& model, const std::filesystem::path& directory) {
+  if (!std::filesystem::exists(directory / kClassesFile)) return {};
+  std::vector<std::string> names = load_classes(directory);
+  if (std::ssize(names) != model.config().classes) {
+    throw FormatError(fmt::format("{}: names {} classes, the model has {}", (directory / kClassesFile).string(), names.size(),
+                                  model.config().classes));
+  }
+  return names;
+}
+
+class TextClassifier {
+ public:
+  TextClassifier(const Flags& flags, const Model& model) : flags_(flags), model_(model) {
+    most_tokens_ = model.config().max_length;  // of learned positions: training, too, cut texts there
+    if (flags.most_tokens > 0 && (most_tokens_ == 0 || flags.most_tokens < most_tokens_)) most_tokens_ = flags.most_tokens;
+  }
+
+  std::vector<float> logits(std::string_view text) const {
+    const RunOptions run{.threads = flags_.threads};
+    if (!model_.config().pairs) return classify(model_, ids(text), run);
+    const size_t tab = text.find('\t');
+    if (tab == std::string_view::npos || text.find('\t', tab + 1) != std::string_view::npos) {
+      throw FormatError("expected two texts with one tab between them, as this model compares");
+    }
+    return classify_pair(model_, ids(text.substr(0, tab)), ids(text.substr(tab + 1)), run);
+  }
+
+ private:
+  std::vector<int32_t> ids(std::string_view text) const {
+    std::vector<int32_t> found = model_.tokenizer().encode(text);
+    if (most_tokens_ > 0 && std::ssize(found) > most_tokens_) found.resize(static_cast<size_t>(most_tokens_));
+    return found;
+  }
+
+  const Flags& flags_;
+  const Model& model_;
+  int64_t most_tokens_ = 0;
+};
+
+void classify_texts(const Flags& flags, const Model& model, const Printer& printer) {
+  const TextClassifier classifier(flags, model);
+  std::vector<std::filesystem::path> files = flags.files;
+  if (files.empty()) files.emplace_back("-");
+  for (const auto& file : files) {
+    Input input(file);
+    if (flags.whole) {
+      constexpr size_t kAtOnce = size_t{1} << 16;
+      std::string text;
+      while (input.read(text, kAtOnce)) continue;
+      printer.print(input.name(), 1, classifier.logits(text));
+      continue;
+    }
+    int64_t number = 0;
+    while (const auto line = input.line()) {
+      ++number;
+      try {
+        printer.print(input.name(), number, classifier.logits(*line));
+      } catch (const Error& error) {
+        throw Error(fmt::format("{}: line {}: {}", input.name(), number, error.what()));
+      }
+      if (!std::cout) return;
+    }
+  }
+}
+
+// Images of a file as numbers from 0 to 1, [N, channels, size, size], or fewer extents.
+FloatArray read_pixels(const std::filesystem::path& file, const ModelConfig& config) {
+  if (file.extension() == ".npy") {
+    FloatArray array = read_npy(file);
+    for (const float value : array.values) {
+      if (!(value >= 0 && value <= 1)) {
+        throw FormatError(fmt::format("{}: holds {}, expected numbers from 0 (black) to 1", file.string(), value));
+      }
+    }
+    return array;
+  }
+  const LabelledImages images = config.channels == 1 ? read_idx_pixels(file) : read_cifar_images(std::span(&file, 1));
+  FloatArray array{.shape = {images.count, images.channels, images.size, images.size}, .values = {}};
+  for (const uint8_t byte : images.pixels) array.values.push_back(static_cast<float>(byte) / 255);
+  return array;
+}
+
+void classify_images(const Flags& flags, const Model& model, const Printer& printer) {
+  const ModelConfig& config = model.config();
+  const std::vector<int64_t> image = {config.channels, config.image_size, config.image_size};
+  if (flags.files.empty()) throw UsageError("names of image files are missing: this model does not read stdin");
+  for (const auto& file : flags.files) {
+    FloatArray pixels = read_pixels(file, config);
+    std::vector<int64_t>& shape = pixels.shape;
+    const std::vector<int64_t> found = shape;
+    if (config.channels == 1 && shape.size() == 2) shape.insert(shape.begin(), 1);
+    if (shape.size() == 3) shape.insert(shape.begin(), 1);
+    if (shape.size() != 4 || !std::equal(image.begin(), image.end(), shape.begin() + 1)) {
+      throw FormatError(
+          fmt::format("{}: has shape {}, expected {} or several of these", file.string(), to_string(found), to_string(image)));
+    }
+    const size_t each = pixels.values.size() / static_cast<size_t>(std::max<int64_t>(shape[0], 1));
+    for (int64_t i = 0; i < shape[0]; ++i) {
+      const auto values = std::span(pixels.values).subspan(static_cast<size_t>(i) * each, each);
+      printer.print(file.string(), i + 1, classify_image(model, values, {.threads = flags.threads}));
+    }
+  }
+}
+
+void run(const Flags& flags) {
+  const std::shared_ptr<const Model> model = load_model(flags.model, {Task::classify, Task::image});
+  const Printer printer(flags, names_for(*model, flags.model));
+  if (model->config().task == Task::classify) return classify_texts(flags, *model, printer);
+  if (flags.whole || flags.most_tokens > 0)
+    throw UsageError("--whole and --most-tokens are for texts, and this model reads images");
+  classify_images(flags, *model, printer);
+}
+
+}  // namespace
+
+Run add_classify(CLI::App& app) {
+  const auto flags = std::make_shared<Flags>();
+  add_model(app, flags->model);
+  app.add_option("files", flags->files,
+                 "Texts, one a line (default: stdin); images: .npy, IDX (one channel), CIFAR-10's .bin (three)")
+      ->type_name("FILE");
+  add_positive(app, "--top", flags->top, "Classes to print of each, the likeliest first");
+  app.add_flag("--whole", flags->whole, "A file is one text");
+  add_positive(app, "--most-tokens", flags->most_tokens, "Read no more of a text (default: all that the model can)");
+  app.add_flag("--json", flags->json, "Print an object a line");
+  add_threads(app, flags->threads);
+  return [flags] { run(*flags); };
+}
+
+}  // namespace raffia::cli

@@ -1,0 +1,174 @@
+#include "cli/conversation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <iostream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cli/flags.h"
+#include "cli/line_editor.h"
+#include "cli/model_commands.h"
+#include "cli/sampling_flags.h"
+#include "cli/token_stream.h"
+#include "io/text.h"
+#include "raffia/error.h"
+
+namespace raffia::cli {
+namespace {
+
+constexpr std::string_view kHelp =
+    "A line is read, and the model writes on. Ctrl-C stops it, Ctrl-D leaves.\n"
+    "A line that ends in \\ is not finished: the model goes on within it. A line that begins with // is text that begins with "
+    "/.\n"
+    "  /back N          forget the last N tokens; without N, the last line and its answer\n"
+    "  /save FILE       write the state\n"
+    "  /load FILE       go on from a state\n"
+    "  /seed N          draw anew, from this seed\n"
+    "  /temperature X   0: always the likeliest token\n"
+    "  /info            where the session stands\n"
+    "  /help            this text\n";
+
+void say(const std::string& message) { fmt::print(stderr, "{}\n", message); }
+
+class Conversation {
+ public:
+  Conversation(Session& session, std::shared_ptr<const Model> model, const GenerateOptions& options,
+               const SessionOptions& session_options, Interrupts& interrupts)
+      : session_(session),
+        model_(std::move(model)),
+        options_(options),
+        session_options_(session_options),
+        interrupts_(interrupts),
+        line_end_(line_end_of(model_->tokenizer()).empty() ? "" : "\n") {}
+
+  void run() {
+    LineEditor editor("> ", interrupts_);
+    std::string line;
+    while (std::cout && interrupts_.signal() != SIGTERM) {
+      const LineEditor::Came came = editor.next(line);
+      if (came == LineEditor::Came::end) return;
+      if (came == LineEditor::Came::signal && !editor.is_terminal()) return;
+      if (came == LineEditor::Came::line) heed(line);
+      if (interrupts_.signal() == SIGINT) interrupts_.forget();
+    }
+  }
+
+ private:
+  void heed(const std::string& line) {
+    try {
+      if (line.starts_with('/') && !line.starts_with("//")) {
+        obey(line);
+      } else {
+        answer(std::string_view(line).substr(line.starts_with("//") ? 1 : 0));
+      }
+    } catch (const CLI::ValidationError& error) {
+      say(error.what());
+    } catch (const Error& error) {  // a wrong file or number is no reason to leave
+      say(error.what());
+    }
+  }
+
+  void answer(std::string_view line) {
+    const Tokenizer& tokenizer = model_->tokenizer();
+    const int64_t before = session_.position();
+    const bool unfinished = line.ends_with('\\');
+    if (unfinished) line.remove_suffix(1);
+    const std::string text = fmt::format("{}{}{}", within_line_ ? line_end_ : "", line, unfinished ? "" : line_end_);
+    std::vector<int32_t> ids = tokenizer.encode(text);
+    if (before == 0 && tokenizer.begins_texts()) ids.insert(ids.begin(), tokenizer.begin());
+    if (ids.empty() && before == 0) ids = opening_of(tokenizer);
+    session_.prefill(ids);
+    const Generated written = generate(session_, options_, [this](std::string_view piece) {
+      std::cout << piece << std::flush;
+      return std::cout && interrupts_.signal() == 0;
+    });
+    std::cout << '\n' << std::flush;
+    last_ = {.tokens = session_.position() - before, .within_line = within_line_};
+    within_line_ = !tokenizer.decode(written.ids).ends_with('\n');
+  }
+
+  void obey(std::string_view line) {
+    const size_t space = std::min(line.find(' '), line.size());
+    const std::string command(line.substr(0, space));
+    const std::string_view rest = line.substr(space);
+    const std::string argument(rest.substr(std::min(rest.find_first_not_of(' '), rest.size())));
+    const auto need = [&](const char* what) {
+      if (argument.empty()) throw Error(fmt::format("{} needs {}", command, what));
+    };
+    if (command == "/help") {
+      fmt::print(stderr, "{}", kHelp);
+    } else if (command == "/info") {
+      inform();
+    } else if (command == "/save") {
+      need("the name of a file");
+      session_.save(argument);
+      say(fmt::format("{}: {} tokens", argument, grouped_position()));
+    } else if (command == "/load") {
+      need("the name of a file");
+      session_ = Session::restore(model_, argument, session_options_);
+      within_line_ = false;
+      last_ = {};
+      inform();
+    } else if (command == "/back") {
+      const int64_t tokens = argument.empty() ? last_.tokens : parse_positive(command, argument);
+      if (tokens == 0) throw Error("/back: there is no line to forget; /back N forgets N tokens");
+      session_.rollback(tokens);
+      within_line_ = argument.empty() && last_.within_line;
+      last_ = {};
+      say(fmt::format("{} tokens forgotten, {} left", tokens, grouped_position()));
+    } else if (command == "/seed") {
+      need("a number");
+      set(&SamplingOptions::seed, parse_seed(command, argument));
+    } else if (command == "/temperature") {
+      need("a number");
+      set(&SamplingOptions::temperature, parse_temperature(command, argument));
+    } else {
+      throw Error(fmt::format("{} is not a command; /help lists them", command));
+    }
+  }
+
+  template <typename Field>
+  void set(Field SamplingOptions::*field, Field value) {
+    SamplingOptions sampling = session_.sampling();
+    sampling.*field = value;
+    session_.set_sampling(sampling);
+  }
+
+  void inform() const {
+    const SamplingOptions& sampling = session_.sampling();
+    say(fmt::format("{} tokens read, {} of them can be forgotten; state {} bytes; temperature {}, seed {}; model {}",
+                    grouped_position(), session_.rollback_limit(), grouped(session_.state_bytes()), sampling.temperature,
+                    sampling.seed, fingerprint_text(model_->fingerprint())));
+  }
+
+  std::string grouped_position() const { return grouped(static_cast<uint64_t>(session_.position())); }
+
+  struct Exchange {
+    int64_t tokens = 0;        // of a line and its answer
+    bool within_line = false;  // before it
+  };
+
+  Session& session_;
+  std::shared_ptr<const Model> model_;
+  const GenerateOptions options_;
+  const SessionOptions session_options_;
+  Interrupts& interrupts_;
+  const std::string line_end_;  // empty where the vocabulary has none
+  bool within_line_ = false;    // the last answer did not end its line
+  Exchange last_;
+};
+
+}  // namespace
+
+void converse(Session& session, std::shared_ptr<const Model> model, const GenerateOptions& options,
+              const SessionOptions& session_options, Interrupts& interrupts) {
+  Conversation(session, std::move(model), options, session_options, interrupts).run();
+}
+
+}  // namespace raffia::cli

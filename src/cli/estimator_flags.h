@@ -1,0 +1,20 @@
+// Flags that name estimators: "rfa_gate,lara:samples=64,mean=true,softmax".
+#ifndef RAFFIA_CLI_ESTIMATOR_FLAGS_H_
+#define RAFFIA_CLI_ESTIMATOR_FLAGS_H_
+
+#include <string>
+#include <vector>
+
+#include "raffia/estimator.h"
+
+namespace raffia::cli {
+
+// Cut at the commas between estimators: a setting belongs to the estimator before it. Throws CLI::ValidationError.
+std::vector<std::string> split_estimators(const std::string& flag, const std::string& text);
+
+// parse_estimator with errors of the flag.
+Estimator parse_estimator_of(const std::string& flag, const std::string& spec);
+
+}  // namespace raffia::cli
+
+#endif  // RAFFIA_CLI_ESTIMATOR_FLAGS_H_

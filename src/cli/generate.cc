@@ -1,0 +1,196 @@
+// raffia generate: a language model goes on from a prompt, or from a state.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/conversation.h"
+#include "cli/flags.h"
+#include "cli/interrupt.h"
+#include "cli/machine.h"
+#include "cli/model_commands.h"
+#include "cli/prompt.h"
+#include "cli/sampling_flags.h"
+#include "cli/table.h"
+#include "io/text.h"
+#include "raffia/session.h"
+
+namespace raffia::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kSnapshotEvery = Session::kChunk;  // of a conversation
+
+struct Flags {
+  std::filesystem::path model, state_in, state_out;
+  PromptFlags prompt;
+  SamplingFlags sampling;
+  int64_t tokens = 256;
+  std::vector<std::string> stop;
+  bool echo = false, logprobs = false, json = false, interactive = false;
+  int64_t snapshot_every = kSnapshotEvery;
+  int threads = 0;
+};
+
+struct Outcome {
+  PromptReport prompt;
+  Generated written;
+  double seconds = 0;  // of writing
+
+  double tokens_per_second() const { return per_second(written.ids.size(), seconds); }
+
+  static double per_second(size_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+};
+
+std::string_view name_of(Generated::Reason reason) {
+  switch (reason) {
+    case Generated::Reason::length:
+      return "length";
+    case Generated::Reason::stop:
+      return "stop";
+    case Generated::Reason::end:
+      return "end";
+  }
+  return "";
+}
+
+void print_json(const Outcome& outcome, const Session& session, bool interrupted) {
+  const Json json = {{"text", outcome.written.text},
+                     {"ids", outcome.written.ids},
+                     {"log_probabilities", outcome.written.log_probabilities},
+                     {"reason", interrupted ? "interrupted" : name_of(outcome.written.reason)},
+                     {"prompt_tokens", outcome.prompt.tokens},
+                     {"position", session.position()},
+                     {"prefill_seconds", outcome.prompt.seconds},
+                     {"decode_seconds", outcome.seconds},
+                     {"tokens_per_second", outcome.tokens_per_second()},
+                     {"state_bytes", session.state_bytes()},
+                     {"peak_rss_bytes", peak_rss()},
+                     {"fingerprint", fingerprint_text(session.model().fingerprint())}};
+  // Bytes that are not UTF-8 cannot stand in JSON: "ids" still has them.
+  std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+}
+
+// A line per token, its text as JSON writes it.
+void print_log_probabilities(const Generated& written, const Tokenizer& tokenizer) {
+  for (size_t i = 0; i < written.ids.size(); ++i) {
+    const std::string text = tokenizer.decode(std::span(written.ids).subspan(i, 1));
+    fmt::print(stderr, "{:>6} {:>10.4f} {}\n", written.ids[i], written.log_probabilities[i],
+               Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+}
+
+void print_report(const Outcome& outcome, const Session& session) {
+  const auto part = [](std::string_view verb, size_t tokens, double seconds) {
+    return fmt::format("{} tokens {} in {} ({:.0f} tokens/s)", grouped(tokens), verb, human_seconds(seconds),
+                       Outcome::per_second(tokens, seconds));
+  };
+  fmt::print(stderr, "{}, {}; state {} bytes\n", part("read", static_cast<size_t>(outcome.prompt.tokens), outcome.prompt.seconds),
+             part("written", outcome.written.ids.size(), outcome.seconds), grouped(session.state_bytes()));
+}
+
+Session make_session(const Flags& flags, const std::shared_ptr<const Model>& model, SessionOptions& options) {
+  if (flags.state_in.empty()) {
+    options.sampling = flags.sampling.over({});
+    return Session(model, options);
+  }
+  Session session = Session::restore(model, flags.state_in, options);
+  const SamplingOptions sampling = flags.sampling.over(session.sampling());
+  if (sampling != session.sampling()) session.set_sampling(sampling);
+  return session;
+}
+
+void continue_text(const Flags& flags, Session& session, const Interrupts& interrupts) {
+  Outcome outcome;
+  // A state goes on where it stands; only a session without one waits for a prompt.
+  if (flags.prompt.given() || flags.state_in.empty() || session.position() == 0) {
+    outcome.prompt = read_prompt(session, flags.prompt, interrupts, [&flags](std::string_view bytes) {
+      if (flags.echo) std::cout << bytes << std::flush;
+    });
+  }
+  if (outcome.prompt.whole) {
+    const auto start = Clock::now();
+    outcome.written = generate(session, {.tokens = flags.tokens, .stop = flags.stop}, [&](std::string_view text) {
+      if (!flags.json) std::cout << text << std::flush;
+      return std::cout && interrupts.signal() == 0;
+    });
+    outcome.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  const bool interrupted = interrupts.signal() != 0;
+  if (!flags.state_out.empty()) session.save(flags.state_out);
+  if (flags.json) {
+    print_json(outcome, session, interrupted);
+    return;
+  }
+  if (isatty(STDOUT_FILENO) == 1) std::cout << '\n' << std::flush;
+  if (flags.logprobs) print_log_probabilities(outcome.written, session.model().tokenizer());
+  print_report(outcome, session);
+}
+
+void run(const Flags& flags) {
+  if (!flags.state_out.empty()) require_place_for(flags.state_out);
+  const std::shared_ptr<const Model> model = load_model(flags.model, {Task::lm});
+  SessionOptions options{.run = {.threads = flags.threads}, .snapshot_every = flags.interactive ? flags.snapshot_every : 0};
+  Session session = make_session(flags, model, options);
+  Interrupts interrupts;
+  if (flags.interactive) {
+    if (flags.prompt.given()) read_prompt(session, flags.prompt, interrupts);
+    GenerateOptions generate_options{.tokens = flags.tokens, .stop = flags.stop};
+    if (generate_options.stop.empty()) generate_options.stop = {"\n"};
+    converse(session, model, generate_options, options, interrupts);
+    if (!flags.state_out.empty()) session.save(flags.state_out);
+  } else {
+    continue_text(flags, session, interrupts);
+  }
+  if (const int signal = interrupts.signal(); signal != 0) {
+    std::cout.flush();
+    throw Interrupted(signal, fmt::format("stopped after {} tokens{}", grouped(static_cast<uint64_t>(session.position())),
+                                          flags.state_out.empty() ? "" : "; the state is written"));
+  }
+}
+
+}  // namespace
+
+Run add_generate(CLI::App& app) {
+  const auto flags = std::make_shared<Flags>();
+  add_model(app, flags->model);
+  add_prompt_flags(app, flags->prompt);
+  add_positive(app, "--tokens", flags->tokens, "Tokens to write, at most; of an answer with --interactive");
+  app.add_option_function<std::string>(
+         "--stop",
+         [flags](const std::string& text) {
+           if (text.empty()) throw CLI::ValidationError("--stop", "is empty, expected the text to stop before");
+           flags->stop.push_back(text);
+         },
+         "Stop before this text; may be repeated")
+      ->type_name("TEXT")
+      ->trigger_on_parse();
+  add_sampling_flags(app, flags->sampling);
+  app.add_option("--state-in", flags->state_in, "Go on from the state in this file, with its sampling unless flags change it")
+      ->type_name("FILE");
+  app.add_option("--state-out", flags->state_out, "Write the state at the end, after Ctrl-C too")->type_name("FILE");
+  CLI::Option* json = app.add_flag("--json", flags->json, "Print text, ids, log probabilities and figures as JSON");
+  CLI::Option* echo = app.add_flag("--echo", flags->echo, "Print the prompt, too")->excludes(json);
+  CLI::Option* logprobs =
+      app.add_flag("--logprobs", flags->logprobs, "Print each token and its log probability on stderr")->excludes(json);
+  CLI::Option* interactive = app.add_flag("--interactive", flags->interactive, "Read lines and answer each; /help lists commands")
+                                 ->excludes(json)
+                                 ->excludes(echo)
+                                 ->excludes(logprobs);
+  add_positive(app, "--snapshot-every", flags->snapshot_every,
+               "Of --interactive: tokens between the snapshots that /back goes back to, of which 8 are kept")
+      ->needs(interactive);
+  add_threads(app, flags->threads);
+  return [flags] { run(*flags); };
+}
+
+}  // namespace raffia::cli

@@ -1,0 +1,84 @@
+#include "cli/input.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "raffia/error.h"
+
+namespace raffia::cli {
+namespace {
+
+[[noreturn]] void throw_io(const std::string& name, const char* action, int error) {
+  throw IoError(fmt::format("{}: cannot {}: {}", name, action, std::strerror(error)));
+}
+
+}  // namespace
+
+Input::Input() : name_("stdin"), descriptor_(STDIN_FILENO) {}
+
+Input::Input(const std::filesystem::path& path) : Input() {
+  if (path == "-") return;
+  name_ = path.string();
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor_ < 0) throw_io(name_, "open", errno);
+}
+
+Input::~Input() {
+  if (descriptor_ > STDIN_FILENO) ::close(descriptor_);
+}
+
+bool Input::is_terminal() const { return ::isatty(descriptor_) == 1; }
+
+std::optional<uint64_t> Input::size() const {
+  struct stat info = {};
+  if (::fstat(descriptor_, &info) != 0 || !S_ISREG(info.st_mode)) return {};
+  const off_t at = ::lseek(descriptor_, 0, SEEK_CUR);
+  return at < 0 || at > info.st_size ? 0 : static_cast<uint64_t>(info.st_size - at);
+}
+
+Input::Came Input::read_some(std::string& buffer, size_t most) {
+  if (ended_) return Came::end;
+  const size_t before = buffer.size();
+  buffer.resize(before + most);
+  const ssize_t n = ::read(descriptor_, buffer.data() + before, most);
+  const int error = errno;
+  buffer.resize(before + static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  if (n > 0) return Came::bytes;
+  if (n < 0 && error == EINTR) return Came::signal;
+  if (n < 0) throw_io(name_, "read", error);
+  ended_ = true;
+  return Came::end;
+}
+
+bool Input::read(std::string& buffer, size_t bytes) {
+  const size_t full = buffer.size() + bytes;
+  Came came = Came::bytes;
+  while (buffer.size() < full && came == Came::bytes) came = read_some(buffer, full - buffer.size());
+  return came != Came::end;
+}
+
+std::optional<std::string> Input::line() {
+  constexpr size_t kAtOnce = size_t{1} << 16;
+  size_t searched = 0;
+  while (true) {
+    if (const size_t end = ahead_.find('\n', searched); end != std::string::npos) {
+      std::string found = ahead_.substr(0, end);
+      ahead_.erase(0, end + 1);
+      if (found.ends_with('\r')) found.pop_back();
+      return found;
+    }
+    searched = ahead_.size();
+    const Came came = read_some(ahead_, kAtOnce);
+    if (came == Came::signal || (came == Came::end && ahead_.empty())) return {};
+    if (came == Came::end) return std::exchange(ahead_, {});
+  }
+}
+
+}  // namespace raffia::cli

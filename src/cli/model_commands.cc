@@ -1,0 +1,58 @@
+#include "cli/model_commands.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "raffia/error.h"
+
+namespace raffia::cli {
+namespace {
+
+std::string_view command_for(Task task) {
+  switch (task) {
+    case Task::lm:
+      return "raffia generate";
+    case Task::translate:
+      return "raffia translate";
+    case Task::classify:
+    case Task::image:
+      return "raffia classify";
+  }
+  return "";
+}
+
+}  // namespace
+
+CLI::Option* add_model(CLI::App& app, std::filesystem::path& directory) {
+  return app.add_option("model", directory, "Directory of the model")->type_name("DIR")->required();
+}
+
+std::shared_ptr<const Model> load_model(const std::filesystem::path& directory, std::initializer_list<Task> tasks) {
+  // The configuration says it without the weights.
+  const Task task = load_model_config(directory / "config.json").task;
+  if (std::ranges::find(tasks, task) == tasks.end()) {
+    std::vector<std::string_view> expected;
+    for (const Task each : tasks) expected.push_back(name_of(each));
+    throw Error(fmt::format("{}: is a model for {}, expected {} ({} runs it)", directory.string(), name_of(task),
+                            fmt::join(expected, " or "), command_for(task)));
+  }
+  return Model::load(directory);
+}
+
+std::string fingerprint_text(uint64_t fingerprint) { return fmt::format("{:016x}", fingerprint); }
+
+void require_place_for(const std::filesystem::path& file) {
+  const std::filesystem::path directory = file.has_parent_path() ? file.parent_path() : ".";
+  if (std::filesystem::is_directory(file)) throw IoError(fmt::format("{}: cannot write: is a directory", file.string()));
+  if (::access(directory.c_str(), W_OK | X_OK) != 0) {
+    throw IoError(fmt::format("{}: cannot write there: {}", file.string(), std::strerror(errno)));
+  }
+}
+
+}  // namespace raffia::cli

@@ -1,0 +1,113 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "cli/command.h"
+#include "cli/estimator_flags.h"
+#include "cli/model_bench.h"
+#include "raffia/error.h"
+#include "runtime/random_weights.h"
+
+namespace raffia::cli {
+namespace {
+
+constexpr Named<WeightType> kTypes[] = {{"f32", WeightType::f32}, {"bf16", WeightType::bf16}, {"int8", WeightType::int8}};
+
+std::string op_of(const ModelConfig& config) {
+  std::vector<std::string> names;
+  for (const Estimator& estimator : config.estimators) {
+    const std::string name = to_string(estimator);
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
+}  // namespace
+
+void add_model_flags(CLI::App& app, ModelFlags& flags) {
+  add_positive(app, "--layers", flags.layers, "Layers of the models");
+  add_positive(app, "--width", flags.width, "Width E of the models");
+  add_positive(app, "--heads", flags.heads, "Heads, a divisor of --width");
+  add_positive(app, "--vocabulary", flags.vocabulary, "Ids that there are");
+  std::vector<std::string> defaults;
+  for (const Estimator& estimator : flags.estimators) defaults.push_back(to_string(estimator));
+  app.add_option_function<std::string>(
+         "--estimators",
+         [&flags](const std::string& text) {
+           flags.estimators.clear();
+           for (const std::string& spec : split_estimators("--estimators", text)) {
+             flags.estimators.push_back(parse_estimator_of("--estimators", spec));
+           }
+         },
+         "Contenders: a model of each")
+      ->type_name("LIST")
+      ->default_str(fmt::format("{}", fmt::join(defaults, ",")));
+  add_names(app, "--type", kTypes, flags.types, "How weights are stored: f32, bf16, int8");
+  app.add_option("--model", flags.directories, "Measure the model of this directory instead; may be repeated")
+      ->type_name("DIR")
+      ->allow_extra_args(false);
+  add_seed(app, "--seed", flags.seed, "Seed of the weights");
+}
+
+void BenchModel::prepare() {
+  if (directory.empty()) weights = runtime::random_weights(config, type, seed);
+}
+
+std::shared_ptr<const Model> BenchModel::make() {
+  if (!directory.empty()) return Model::load(directory);
+  if (weights.empty()) prepare();
+  return Model::over(config, std::move(weights), nullptr, "random weights");
+}
+
+bool BenchModel::keeps_all() const {
+  return std::any_of(config.estimators.begin(), config.estimators.end(), [](const Estimator& estimator) {
+    return estimator.kind == EstimatorKind::softmax || estimator.kind == EstimatorKind::ra;
+  });
+}
+
+int64_t BenchModel::state_bytes_at(int64_t depth) const {
+  int64_t growing = 0;
+  for (int64_t i = 0; i < config.layers; ++i) {
+    const EstimatorKind kind = config.estimator(i).kind;
+    growing += kind == EstimatorKind::softmax || kind == EstimatorKind::ra ? 1 : 0;
+  }
+  return growing * depth * 2 * config.key_heads() * config.head_dim() * static_cast<int64_t>(sizeof(float));
+}
+
+std::vector<std::vector<BenchModel>> models_of(const ModelFlags& flags) {
+  std::vector<std::vector<BenchModel>> groups;
+  if (!flags.directories.empty()) {
+    auto& group = groups.emplace_back();
+    for (const std::string& directory : flags.directories) {
+      const std::filesystem::path path(directory);
+      const ModelConfig config = load_model_config(path / "config.json");
+      if (config.task != Task::lm) {
+        throw UsageError(fmt::format("--model: {} is for task {}, expected lm", directory, name_of(config.task)));
+      }
+      const std::filesystem::path name = path.has_filename() ? path.filename() : path.parent_path().filename();
+      group.push_back({.op = op_of(config), .name = name.string(), .config = config, .directory = directory});
+    }
+    return groups;
+  }
+  for (const WeightType type : flags.types) {
+    auto& group = groups.emplace_back();
+    for (const Estimator& estimator : flags.estimators) {
+      const ModelConfig config{.vocabulary = flags.vocabulary,
+                               .width = flags.width,
+                               .heads = flags.heads,
+                               .layers = flags.layers,
+                               .estimators = {estimator},
+                               .seed = flags.seed};
+      try {
+        config.check("flags of the model");
+      } catch (const FormatError& error) {
+        throw UsageError(error.what());
+      }
+      group.push_back({.op = op_of(config), .config = config, .type = type, .seed = flags.seed});
+    }
+  }
+  return groups;
+}
+
+}  // namespace raffia::cli

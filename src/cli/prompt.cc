@@ -1,0 +1,142 @@
+#include "cli/prompt.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <span>
+#include <vector>
+
+#include "cli/progress.h"
+#include "cli/token_stream.h"
+#include "io/text.h"
+
+namespace raffia::cli {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = Progress::Clock;
+
+constexpr auto kQuiet = 2s;
+constexpr size_t kBytesAtOnce = size_t{1} << 16;
+
+// Feeds a session, in blocks that end at the same places whatever parts the text came in: bits depend on those places.
+class Reader {
+ public:
+  Reader(Session& session, const Interrupts& interrupts, std::optional<uint64_t> bytes)
+      : session_(session),
+        interrupts_(interrupts),
+        first_(session.position()),
+        stream_(session.model().tokenizer()),
+        progress_(static_cast<double>(bytes.value_or(0)), kQuiet) {
+    progress_.begin("reading the prompt");
+  }
+
+  bool stopped() const { return interrupts_.signal() != 0; }
+
+  void add(std::span<const int32_t> ids, size_t bytes = 0) {
+    const auto start = Clock::now();
+    pending_.insert(pending_.end(), ids.begin(), ids.end());
+    const double bytes_per_token = static_cast<double>(bytes) / static_cast<double>(pending_.size());
+    size_t read = 0;
+    for (size_t block = room(); pending_.size() - read >= block && !stopped(); block = room()) {
+      session_.prefill(std::span(pending_).subspan(read, block));
+      read += block;
+      progress_.describe(fmt::format("reading the prompt, {} tokens", grouped(static_cast<uint64_t>(tokens()))));
+      progress_.advance(bytes_per_token * static_cast<double>(block));
+    }
+    pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(read));
+    busy_ += Clock::now() - start;
+  }
+
+  void add_text(std::string_view text) {
+    const size_t before = stream_.held() + text.size();
+    const std::vector<int32_t> ids = stream_.push(text);
+    add(ids, before - stream_.held());
+  }
+
+  void finish() {
+    const size_t bytes = stream_.held();
+    add(stream_.finish(), bytes);
+    if (stopped() || pending_.empty()) return;
+    const auto start = Clock::now();
+    session_.prefill(pending_);
+    pending_.clear();
+    busy_ += Clock::now() - start;
+  }
+
+  int64_t tokens() const { return session_.position() - first_; }
+  double seconds() const { return std::chrono::duration<double>(busy_).count(); }  // waiting for a pipe left out
+
+ private:
+  static constexpr int64_t kBlock = 4 * Session::kChunk;
+
+  size_t room() const { return static_cast<size_t>(kBlock - session_.position() % kBlock); }  // tokens to the end of the block
+
+  Session& session_;
+  const Interrupts& interrupts_;
+  const int64_t first_;
+  TokenStream stream_;
+  Progress progress_;
+  std::vector<int32_t> pending_;
+  Clock::duration busy_{};
+};
+
+// The bytes of a prompt, wherever they are.
+class Source {
+ public:
+  explicit Source(const PromptFlags& flags) {
+    if (flags.text) {
+      text_ = *flags.text;
+    } else if (flags.file.empty()) {
+      input_.emplace();
+    } else {
+      input_.emplace(flags.file);
+    }
+    if (input_ && input_->is_terminal()) fmt::print(stderr, "The prompt ends with Ctrl-D at the start of a line.\n");
+  }
+
+  std::optional<uint64_t> size() const { return input_ ? input_->size() : text_.size(); }
+
+  bool read(std::string& bytes) {
+    bytes.clear();
+    if (input_) return input_->read(bytes, kBytesAtOnce);
+    bytes = text_.substr(given_, kBytesAtOnce);
+    given_ += bytes.size();
+    return given_ < text_.size();
+  }
+
+ private:
+  std::string_view text_;
+  size_t given_ = 0;
+  std::optional<Input> input_;
+};
+
+}  // namespace
+
+void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
+  CLI::Option* text = app.add_option("--prompt", flags.text, "Text to go on from (default: what stdin holds)")->type_name("TEXT");
+  app.add_option("--prompt-file", flags.file, "The same from a file, of any length; -: stdin")->type_name("FILE")->excludes(text);
+}
+
+PromptReport read_prompt(Session& session, const PromptFlags& flags, const Interrupts& interrupts,
+                         const std::function<void(std::string_view bytes)>& on_text) {
+  const Tokenizer& tokenizer = session.model().tokenizer();
+  const bool fresh = session.position() == 0;
+  Source source(flags);
+  Reader reader(session, interrupts, source.size());
+  if (fresh && tokenizer.begins_texts()) reader.add(std::vector<int32_t>{tokenizer.begin()});
+  bool empty = true;
+  std::string bytes;
+  for (bool more = true; more && !reader.stopped();) {
+    more = source.read(bytes);
+    empty = empty && bytes.empty();
+    if (on_text) on_text(bytes);
+    reader.add_text(bytes);
+  }
+  if (fresh && empty && !tokenizer.begins_texts()) reader.add(opening_of(tokenizer));
+  if (!reader.stopped()) reader.finish();
+  return {.tokens = reader.tokens(), .seconds = reader.seconds(), .whole = !reader.stopped()};
+}
+
+}  // namespace raffia::cli

@@ -1,0 +1,54 @@
+#include "cli/sampling_flags.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+#include "cli/flags.h"
+
+namespace raffia::cli {
+namespace {
+
+constexpr double kHighest = 1e6;  // of temperatures and penalties: far above any use
+
+// A flag that sets a field to what parse(flag, text) returns.
+template <typename Field, typename Parse>
+CLI::Option* add(CLI::App& app, SamplingFlags& flags, const std::string& flag, Field SamplingOptions::*field, const Parse& parse,
+                 const std::string& description) {
+  return app
+      .add_option_function<std::string>(
+          flag,
+          [&flags, flag, field, parse](const std::string& text) {
+            flags.given.emplace_back([field, value = parse(flag, text)](SamplingOptions& options) { options.*field = value; });
+          },
+          description)
+      ->type_name(std::is_floating_point_v<Field> ? "X" : "N")
+      ->default_str(fmt::format("{}", SamplingOptions{}.*field));
+}
+
+auto number(double least, double most) {
+  return [least, most](const std::string& flag, std::string_view text) { return parse_number(flag, text, least, most); };
+}
+
+}  // namespace
+
+double parse_temperature(const std::string& flag, std::string_view text) { return parse_number(flag, text, 0, kHighest); }
+
+void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {
+  using Options = SamplingOptions;
+  CLI::Option* greedy = app.add_flag_callback(
+      "--greedy", [&flags] { flags.given.emplace_back([](Options& options) { options.temperature = 0; }); },
+      "Always the likeliest token: --temperature 0");
+  add(app, flags, "--temperature", &Options::temperature, parse_temperature, "Below 1 the likely is likelier; 0: greedy")
+      ->excludes(greedy);
+  add(app, flags, "--top-k", &Options::top_k, parse_count, "Draw among the K likeliest tokens; 0: all");
+  add(app, flags, "--top-p", &Options::top_p, number(1e-9, 1), "Draw among the likeliest tokens that sum to this probability");
+  add(app, flags, "--min-p", &Options::min_p, number(0, 1), "Draw among tokens at least so likely, relative to the likeliest");
+  add(app, flags, "--repetition-penalty", &Options::repetition_penalty, number(1e-6, kHighest),
+      "Above 1: recent tokens are less likely");
+  add(app, flags, "--repetition-window", &Options::repetition_window, parse_count, "How many tokens are recent");
+  add(app, flags, "--seed", &Options::seed, parse_seed, "Of the draws");
+}
+
+}  // namespace raffia::cli

@@ -1,0 +1,30 @@
+// --temperature and its kin: how the next token is chosen.
+#ifndef RAFFIA_CLI_SAMPLING_FLAGS_H_
+#define RAFFIA_CLI_SAMPLING_FLAGS_H_
+
+#include <functional>
+#include <vector>
+
+#include "cli/command.h"
+#include "raffia/session.h"
+
+namespace raffia::cli {
+
+// Flags that were given, over what a session has otherwise: the defaults, or what a state file brings.
+struct SamplingFlags {
+  std::vector<std::function<void(SamplingOptions&)>> given;
+
+  SamplingOptions over(SamplingOptions options) const {
+    for (const auto& set : given) set(options);
+    return options;
+  }
+};
+
+void add_sampling_flags(CLI::App& app, SamplingFlags& flags);
+
+// The limits of single values, which flags and the commands of a conversation share. Throw CLI::ValidationError.
+double parse_temperature(const std::string& flag, std::string_view text);
+
+}  // namespace raffia::cli
+
+#endif  // RAFFIA_CLI_SAMPLING_FLAGS_H_

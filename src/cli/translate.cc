@@ -1,0 +1,106 @@
+// raffia translate: lines in, their translations out.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/input.h"
+#include "cli/model_commands.h"
+#include "cli/progress.h"
+#include "cli/table.h"
+#include "io/text.h"
+#include "raffia/error.h"
+#include "raffia/model.h"
+
+namespace raffia::cli {
+namespace {
+
+constexpr auto kQuiet = std::chrono::seconds(2);
+
+struct Flags {
+  std::filesystem::path model;
+  TranslateOptions options;
+  int64_t best = 0;  // 0: the best alone, as text
+  bool json = false;
+};
+
+void print(const std::string& source, const std::vector<Translation>& found, int64_t line, const Flags& flags,
+           const Tokenizer& tokenizer) {
+  const size_t count = std::min(static_cast<size_t>(std::max<int64_t>(flags.best, 1)), found.size());
+  if (flags.json) {
+    Json translations = Json::array();
+    for (const Translation& each : std::span(found).first(count)) {
+      translations.push_back({{"text", tokenizer.decode(each.ids)},
+                              {"ids", each.ids},
+                              {"log_probability", each.log_probability},
+                              {"score", each.score}});
+    }
+    const Json json = {{"line", line}, {"source", source}, {"translations", translations}};
+    std::cout << json.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+  } else if (flags.best > 0) {
+    for (const Translation& each : std::span(found).first(count)) {
+      std::cout << fmt::format("{}\t{:.4f}\t{}\n", line, each.score, tokenizer.decode(each.ids));
+    }
+  } else {
+    std::cout << (found.empty() ? "" : tokenizer.decode(found[0].ids)) << '\n';
+  }
+  std::cout.flush();
+}
+
+void run(const Flags& flags) {
+  if (flags.best > flags.options.beam) {
+    throw UsageError(fmt::format("--n-best: {} is more than the {} hypotheses of --beam", flags.best, flags.options.beam));
+  }
+  const std::shared_ptr<const Model> model = load_model(flags.model, {Task::translate});
+  const Tokenizer& tokenizer = model->tokenizer();
+  Input input;
+  // A bar between lines of text on one screen would be in the way of both.
+  std::optional<Progress> progress;
+  if (isatty(STDERR_FILENO) == 1 && isatty(STDOUT_FILENO) == 0) {
+    progress.emplace(static_cast<double>(input.size().value_or(0)), kQuiet);
+    progress->begin("translating");
+  }
+  int64_t number = 0;
+  while (const auto line = input.line()) {
+    ++number;
+    std::vector<Translation> found;
+    try {
+      const std::vector<int32_t> ids = tokenizer.encode(*line);
+      if (!ids.empty()) found = translate(*model, ids, flags.options);
+    } catch (const InvalidArgument& error) {
+      throw Error(fmt::format("line {}: {}", number, error.what()));
+    }
+    print(*line, found, number, flags, tokenizer);
+    if (!std::cout) return;
+    if (progress) {
+      progress->describe(fmt::format("translating, {} lines", grouped(static_cast<uint64_t>(number))));
+      progress->advance(static_cast<double>(line->size() + 1));
+    }
+  }
+}
+
+}  // namespace
+
+Run add_translate(CLI::App& app) {
+  const auto flags = std::make_shared<Flags>();
+  constexpr double kHighestPenalty = 100;
+  add_model(app, flags->model);
+  add_positive(app, "--beam", flags->options.beam, "Hypotheses that are kept; 1: greedy");
+  add_number(app, "--length-penalty", flags->options.length_penalty, 0, kHighestPenalty,
+             "Above 0: longer translations count for more");
+  add_positive(app, "--most-tokens", flags->options.most_tokens, "Of a translation (default: twice the source and 16)");
+  add_positive(app, "--n-best", flags->best, "Print so many of each line: its number, score and text between tabs");
+  app.add_flag("--json", flags->json, "Print an object a line");
+  add_threads(app, flags->options.run.threads);
+  return [flags] { run(*flags); };
+}
+
+}  // namespace raffia::cli

@@ -1,0 +1,156 @@
+// raffia generate --interactive: through a pipe, and on a terminal.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/model_case.h"
+
+namespace {
+
+class Conversation : public ModelCommand {
+ protected:
+  Result talk(const std::string& flags, const std::string& lines) const {
+    directory_.write("lines", lines);
+    return raffia("generate " + model("lm-gate") + " --interactive " + flags, "cat " + file("lines") + " |");
+  }
+};
+
+TEST_F(Conversation, EachLineIsAnsweredByOneLine) {
+  const Result result = talk("--seed 3", "abc\nabc abc\n");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 2) << result.out;
+  EXPECT_EQ(result.err, "");
+  // The first answer is what generate writes after that line.
+  const Result single = raffia("generate " + model("lm-gate") + " --seed 3 --stop '\n'", R"(printf 'abc\n' |)");
+  EXPECT_EQ(result.out.substr(0, result.out.find('\n')), single.out);
+}
+
+TEST_F(Conversation, AnUnfinishedLineIsGoneOnWithin) {
+  const Result result = talk("--seed 3 --tokens 20", "abc\\\n");
+  const Result single = raffia("generate " + model("lm-gate") + " --seed 3 --tokens 20 --stop '\n' --prompt abc");
+  EXPECT_EQ(result.out, single.out + "\n");
+}
+
+TEST_F(Conversation, WhatIsForgottenHasNeverBeen) {
+  const std::string flags = "--greedy --tokens 20 --stop '~' --snapshot-every 16";
+  const Result plain = talk(flags, "abc\nfed\n");
+  const Result first = talk(flags, "abc\n");
+  const Result taken_back = talk(flags, "abc\ncab cab\n/back\nfed\n");
+  ASSERT_TRUE(plain.out.starts_with(first.out)) << plain.out;
+  EXPECT_TRUE(taken_back.out.ends_with(plain.out.substr(first.out.size()))) << plain.out << "-----\n" << taken_back.out;
+  EXPECT_NE(taken_back.err.find("tokens forgotten"), std::string::npos) << taken_back.err;
+}
+
+TEST_F(Conversation, StatesAreSavedAndLoaded) {
+  const std::string saved = (directory_.path() / "saved").string();
+  const Result first =
+      talk("--temperature 1 --seed 3 --tokens 30 --state-out " + file("left"), "abc\n/save " + saved + "\ndef\n");
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const Result second = talk("--tokens 30", "/load " + saved + "\ndef\n");
+  EXPECT_TRUE(first.out.ends_with(second.out)) << first.out << "\n-----\n" << second.out;
+  EXPECT_FALSE(second.out.empty());
+  EXPECT_EQ(raffia("state restore " + model("lm-gate") + " " + file("left") + " --check").exit_code, 0);
+}
+
+TEST_F(Conversation, WrongCommandsAreAnsweredAndNotTheEnd) {
+  const Result result =
+      talk("--tokens 5", "/frobnicate\n/back x\n/back 99999\n/load missing\n/seed\n/temperature -1\n/save\n/help\n/info\nabc\n");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* said :
+       {"/frobnicate is not a command", "/back: 'x' is not a positive integer", "missing", "/seed needs a number",
+        "/temperature: '-1' is not a number from 0", "/save needs the name of a file", "/back N", "0 tokens read"})
+    EXPECT_NE(result.err.find(said), std::string::npos) << said << " is not in: " << result.err;
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << result.out;
+}
+
+TEST_F(Conversation, SeedAndTemperatureChangeTheDraws) {
+  const Result result = talk("--seed 1 --tokens 30", "/seed 3\n/temperature 0.5\nabc\n");
+  EXPECT_EQ(result.out, talk("--seed 3 --temperature 0.5 --tokens 30", "abc\n").out);
+}
+
+// The command on a terminal of its own.
+class Terminal {
+ public:
+  explicit Terminal(const std::vector<std::string>& arguments) {
+    std::vector<char*> words;
+    std::vector<std::string> copies = arguments;
+    copies.insert(copies.begin(), RAFFIA_COMMAND);
+    for (std::string& word : copies) words.push_back(word.data());
+    words.push_back(nullptr);
+    child_ = forkpty(&terminal_, nullptr, nullptr, nullptr);
+    if (child_ == 0) {
+      setenv("TERM", "dumb", 1);
+      setenv("HOME", "/nonexistent", 1);
+      execv(RAFFIA_COMMAND, words.data());
+      _exit(127);
+    }
+  }
+  ~Terminal() {
+    if (child_ > 0) kill(child_, SIGKILL), waitpid(child_, nullptr, 0);
+    close(terminal_);
+  }
+
+  void type(const std::string& keys) const { EXPECT_EQ(write(terminal_, keys.data(), keys.size()), std::ssize(keys)); }
+
+  // Waits until `text` appears after what was awaited before; false: it never did.
+  bool await(const std::string& text) {
+    constexpr int kPatience = 60'000;  // ms, of a machine that is busy with other things
+    size_t found = std::string::npos;
+    while ((found = screen_.find(text, seen_)) == std::string::npos) {
+      pollfd ready{.fd = terminal_, .events = POLLIN, .revents = 0};
+      char bytes[4096];
+      const ssize_t n = poll(&ready, 1, kPatience) > 0 ? read(terminal_, bytes, sizeof bytes) : -1;
+      if (n <= 0) return false;
+      screen_.append(bytes, static_cast<size_t>(n));
+    }
+    seen_ = found + text.size();
+    return true;
+  }
+
+  int exit_code() {
+    while (await("\a never \a")) continue;  // reads to the end
+    int status = 0;
+    waitpid(child_, &status, 0);
+    child_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  const std::string& screen() const { return screen_; }
+
+ private:
+  int terminal_ = -1;
+  pid_t child_ = -1;
+  std::string screen_;
+  size_t seen_ = 0;
+};
+
+TEST_F(Conversation, CtrlCEndsAnAnswerAndALineAndCtrlDTheConversation) {
+  model("lm-gate");
+  Terminal terminal({"generate", (directory_.path() / "lm-gate").string(), "--interactive", "--tokens", "100000000", "--stop",
+                     "~", "--greedy", "--threads", "1"});
+  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+  terminal.type("abc\r");
+  ASSERT_TRUE(terminal.await("abc\r\n")) << terminal.screen();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(terminal.await("\u00e9")) << terminal.screen();  // it is writing
+  terminal.type("\x03");
+  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+  terminal.type("not sent");
+  ASSERT_TRUE(terminal.await("not sent")) << terminal.screen();
+  terminal.type("\x03");
+  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+  terminal.type("/info\r");
+  ASSERT_TRUE(terminal.await("tokens read")) << terminal.screen();
+  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+  terminal.type("\x04");
+  EXPECT_EQ(terminal.exit_code(), 0) << terminal.screen();
+}
+
+}  // namespace
