@@ -67,16 +67,15 @@ swap() {
   score "$out/$name" "$out/$name.swapped.json"
 }
 
-# finetune NAME: the same steps for all.
+# finetune NAME: the same steps for all, and the loss at the end of them.
 finetune() {
   local name=$1 resume=()
   if [[ ! -f $out/$name.summary.json ]]; then
     [[ -d $out/$name.tuned/trainer ]] && resume=(--resume)
     "$raffia" train lm --init "$out/$name" --data "$out/train.txt" --valid "$out/held.txt" --out "$out/$name.tuned" --segment 256 --batch 4 --no-stateful \
-      --lr 1e-3 --steps "$steps" --seed 1 --threads 1 --json "${resume[@]}" >"$out/$name.summary.json.part"
+      --lr 1e-3 --steps "$steps" --eval-every "$steps" --seed 1 --threads 1 --json "${resume[@]}" >"$out/$name.summary.json.part"
     mv "$out/$name.summary.json.part" "$out/$name.summary.json"
   fi
-  score "$out/$name.tuned" "$out/$name.tuned.json"
 }
 
 # Not more than --jobs at once; ends the script where one fails.
