@@ -71,9 +71,13 @@ size_t possible_stop(std::string_view text, const std::vector<std::string>& stop
   return most;
 }
 
-size_t first_stop(std::string_view text, const std::vector<std::string>& stops) {
+// Where the first of them begins, in a text of which all but the last `fresh` bytes hold none.
+size_t first_stop(std::string_view text, size_t fresh, const std::vector<std::string>& stops) {
   size_t first = std::string_view::npos;
-  for (const std::string& stop : stops) first = std::min(first, text.find(stop));
+  for (const std::string& stop : stops) {
+    const size_t searched = text.size() - fresh;
+    first = std::min(first, text.find(stop, searched - std::min(searched, stop.size() - 1)));
+  }
   return first;
 }
 
@@ -103,8 +107,9 @@ Generated generate(Session& session, const GenerateOptions& options, const std::
     result.ids.push_back(id);
     result.log_probabilities.push_back(session.log_probability(id));
     session.step(id);
-    result.text += text.add(id);
-    if (const size_t stop = first_stop(result.text, options.stop); stop != std::string::npos) {
+    const std::string fresh = text.add(id);
+    result.text += fresh;
+    if (const size_t stop = first_stop(result.text, fresh.size(), options.stop); stop != std::string::npos) {
       result.text.resize(stop);
       result.reason = Generated::Reason::stop;
       tell(result.text.size());

@@ -28,6 +28,7 @@ using runtime::Workspace;
 namespace {
 
 constexpr size_t kLeastRecent = 64;
+constexpr int32_t kNobody = -1;  // stands for tokens that are not there yet, so that a file has the same size from the start
 
 // Rows of caches that only grow are not copied: shortening the cache brings them back.
 Memory without_growing(const Memory& memory) {
@@ -101,9 +102,11 @@ struct Session::Impl {
     graph().require_room(function, graph().decoder(), position + static_cast<int64_t>(ids.size()));
   }
 
+  size_t most_recent() const { return std::max(kLeastRecent, static_cast<size_t>(options.sampling.repetition_window)); }
+
   void remember(std::span<const int32_t> ids) {
     recent.insert(recent.end(), ids.begin(), ids.end());
-    const size_t most = std::max(kLeastRecent, static_cast<size_t>(options.sampling.repetition_window));
+    const size_t most = most_recent();
     if (recent.size() > most) recent.erase(recent.begin(), recent.end() - static_cast<ptrdiff_t>(most));
   }
 
@@ -208,6 +211,7 @@ void Session::set_sampling(const SamplingOptions& sampling) {
   sampling.check("Session::set_sampling");
   if (sampling.seed != impl_->options.sampling.seed) impl_->draws = 0;
   impl_->options.sampling = sampling;
+  impl_->remember({});  // no more than it counts now
 }
 
 int64_t Session::prefill(std::span<const int32_t> ids, PrefixCache* cache) {
@@ -350,9 +354,10 @@ std::vector<std::byte> Session::to_bytes() const {
                      .position = self.position,
                      .draws = self.draws,
                      .sampling = self.options.sampling,
-                     .recent = self.recent,
+                     .recent = std::vector<int32_t>(self.most_recent() - self.recent.size(), kNobody),
                      .logits = self.logits,
                      .parts = {}};
+  image.recent.insert(image.recent.end(), self.recent.begin(), self.recent.end());
   for (const AttentionMemory& one : self.memory) {
     SessionImage::Part part{.past = KeyRows{}, .tail = one.tail};
     if (const auto* state = std::get_if<State>(&one.past)) {
@@ -388,6 +393,7 @@ Session Session::from_bytes(std::shared_ptr<const Model> model, std::span<const 
   };
   if (image.parts.size() != self.memory.size()) refuse("the number of memories");
   if (!image.logits.empty() && image.logits.size() != vocabulary) refuse("the number of logits");
+  image.recent.erase(image.recent.begin(), std::ranges::find_if(image.recent, [](int32_t id) { return id != kNobody; }));
   for (const int32_t id : image.recent) {
     if (id < 0 || static_cast<size_t>(id) >= vocabulary) refuse("a recent token");
   }

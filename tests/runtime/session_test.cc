@@ -175,7 +175,7 @@ TEST(Session, StateFileHasTheSameSizeAfterAnyNumberOfTokens) {
   const auto model = golden_model("lm-gate");
   Session session(model);
   std::vector<size_t> sizes;
-  for (const size_t count : {70, 300, 5000}) {
+  for (const size_t count : {1, 70, 5000}) {
     session.prefill(random_ids(model->config().vocabulary, count, 4));
     sizes.push_back(session.to_bytes().size());
   }
