@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures every table and plot of docs/performance.md and puts them there: scripts/bench.sh [TABLE...], all of them by default, about
-# half an hour on two cores. Wants a quiet machine and a release build.
+# three quarters of an hour on two cores. Wants a quiet machine and a release build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 wanted=" $* "
@@ -9,6 +9,12 @@ source scripts/tables.sh
 document=docs/performance.md
 mkdir -p docs/img
 table $document machine info
+table $document model_decode bench decode --depths 0,512,2048,4096,8192,32768,131072 --tokens 4 --threads 1,2 --repeats 15
+table $document model_batch bench decode --batch 16 --depths 0,512,2048,8192 --tokens 8 --threads 1,2 --repeats 5
+table $document model_types bench decode --type f32,bf16,int8 --depths 512 --tokens 8 --threads 1,2 --repeats 30
+table $document model_wide bench decode --layers 8 --width 1024 --heads 16 --estimators rfa_gate --type f32,bf16,int8 --depths 512 --tokens 4 --threads 1,2 --repeats 15
+table $document model_prefill bench prefill --lengths 2048,8192,32768 --threads 2 --repeats 1
+table $document model_sessions bench session --repeats 15
 table $document forward bench attention --causal --ops softmax,rfa,rfa_gate --input features,qk --lengths 512,2048,8192 --threads 1,2 --repeats 15
 table $document backward bench attention --causal --ops softmax,rfa,rfa_gate --passes forward,backward,forward+backward --input features,qk \
   --lengths 512,2048,8192 --threads 1 --repeats 9

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Runs the experiments of docs/convert.md and puts their tables there: softmax attention of a pretrained model is swapped, then finetuned.
 #
-#   scripts/convert.sh [--steps N] [--out DIR] STORIES260K TINYSTORIES
+#   scripts/convert.sh [--jobs N] [--steps N] [--out DIR] STORIES260K TINYSTORIES
 #
 # STORIES260K is a directory with stories260K.bin and tok512.bin (llama2.c), TINYSTORIES a text whose stories have a line <|endoftext|> between them (.xz is
-# read). The last 5% of the text is never learned from, and all losses are of it. A run that is complete is skipped and one that was interrupted goes on.
+# read). The last 5% of the text is never learned from, and all losses are of it. Commands take one thread each, --jobs of them at once. A run that is
+# complete is skipped and one that was interrupted goes on.
 # --steps other than the default is for trying the script out: give it an --out of its own.
 set -euo pipefail
 invoked_from=$PWD
@@ -12,14 +13,14 @@ cd "$(dirname "$0")/.."
 wanted="  "
 source scripts/tables.sh
 
-steps=1000 out=out/convert
+jobs=1 steps=400 out=out/convert
 usage() {
   sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2
   exit 2
 }
 while [[ ${1-} == --* ]]; do
   case $1 in
-    --steps | --out)
+    --jobs | --steps | --out)
       [[ -n ${2-} ]] || usage
       declare "${1#--}=$2"
       shift 2
@@ -27,7 +28,7 @@ while [[ ${1-} == --* ]]; do
     *) usage ;;
   esac
 done
-[[ $# == 2 && $steps =~ ^[1-9][0-9]*$ ]] || usage
+[[ $# == 2 && $steps =~ ^[1-9][0-9]*$ && $jobs =~ ^[1-9][0-9]*$ ]] || usage
 stories=$(cd "$invoked_from" && realpath "$1") text=$(cd "$invoked_from" && realpath "$2")
 [[ -x $raffia ]] || {
   echo "convert.sh: $raffia is not there: cmake --preset release && cmake --build --preset release" >&2
@@ -51,7 +52,7 @@ fi
 
 # score MODEL FILE: nats per token of the held-out stories.
 score() {
-  [[ -f $2 ]] || "$raffia" eval "$1" --data "$out/held.txt" --segments 256 --memory reset --json >"$2.part"
+  [[ -f $2 ]] || "$raffia" eval "$1" --data "$out/held.txt" --segments 256 --memory reset --threads 1 --json >"$2.part"
   [[ -f $2 ]] || mv "$2.part" "$2"
 }
 
@@ -61,43 +62,50 @@ swap() {
   shift
   if [[ ! -f $out/$name.swapped.json ]]; then
     echo "$name: raffia convert $*" >&2
-    "$raffia" convert "$out/softmax" --force --json "$@" "$out/$name" >"$out/$name.fit.json"
+    "$raffia" convert "$out/softmax" --force --threads 1 --json "$@" "$out/$name" >"$out/$name.fit.json"
   fi
   score "$out/$name" "$out/$name.swapped.json"
 }
 
-# finetune NAME: the same steps for all.
+# finetune NAME: the same steps for all, and the loss at the end of them.
 finetune() {
   local name=$1 resume=()
   if [[ ! -f $out/$name.summary.json ]]; then
     [[ -d $out/$name.tuned/trainer ]] && resume=(--resume)
-    "$raffia" train lm --init "$out/$name" --data "$out/train.txt" --valid "$out/held.txt" --out "$out/$name.tuned" --segment 256 --batch 8 --no-stateful \
-      --lr 1e-3 --steps "$steps" --seed 1 --json "${resume[@]}" >"$out/$name.summary.json.part"
+    "$raffia" train lm --init "$out/$name" --data "$out/train.txt" --valid "$out/held.txt" --out "$out/$name.tuned" --segment 256 --batch 4 --no-stateful \
+      --lr 1e-3 --steps "$steps" --eval-every "$steps" --seed 1 --threads 1 --json "${resume[@]}" >"$out/$name.summary.json.part"
     mv "$out/$name.summary.json.part" "$out/$name.summary.json"
   fi
-  score "$out/$name.tuned" "$out/$name.tuned.json"
+}
+
+# Not more than --jobs at once; ends the script where one fails.
+in_turn() {
+  while (($(jobs -rp | wc -l) >= jobs)); do wait -n; done
+  "$@" &
+}
+swap_and_finetune() {
+  swap "$@"
+  finetune "$1"
 }
 
 [[ -f $out/softmax/model.safetensors ]] || "$raffia" import llama2c "$stories/stories260K.bin" "$stories/tok512.bin" "$out/softmax"
 score "$out/softmax" "$out/softmax.swapped.json"
-finetune softmax
+in_turn finetune softmax
 
 data=(--data "$out/train.txt" --seed 1)
 for kind in rfa_gate rfa hybrid eva; do
-  swap "$kind" --to "$kind" "${data[@]}"
-  finetune "$kind"
+  in_turn swap_and_finetune "$kind" --to "$kind" "${data[@]}"
 done
-swap half --to "rfa_gate;softmax;rfa_gate;softmax;rfa_gate" "${data[@]}"
-finetune half
 
 # Choices, by what the loss is right after the swap.
-for map in relu trig arccos positive elu; do
-  swap "new-$map" --to "rfa_gate:map=$map" --seed 1
-  swap "searched-$map" --to "rfa_gate:map=$map" "${data[@]}" --fit-steps 0
-  swap "fitted-$map" --to "rfa_gate:map=$map" "${data[@]}"
+for map in relu trig positive; do
+  in_turn swap "new-$map" --to "rfa_gate:map=$map" --seed 1
+  in_turn swap "searched-$map" --to "rfa_gate:map=$map" "${data[@]}" --fit-steps 0
+  [[ $map == relu ]] || in_turn swap "fitted-$map" --to "rfa_gate:map=$map" "${data[@]}"
 done
-swap no-positions --to rfa_gate "${data[@]}" --no-positions
-for samples in 16 32 128; do swap "samples-$samples" --to rfa_gate --samples "$samples" "${data[@]}"; done
+in_turn swap no-positions --to rfa_gate "${data[@]}" --no-positions
+in_turn swap half --to "rfa_gate;softmax;rfa_gate;softmax;rfa_gate" "${data[@]}"
+while (($(jobs -rp | wc -l) > 0)); do wait -n; done
 
 python3 scripts/convert_tables.py "$out"
-for name in finetuned choices samples; do fill docs/convert.md "$name" "$out/$name.md"; done
+for name in finetuned choices; do fill docs/convert.md "$name" "$out/$name.md"; done

@@ -10,9 +10,8 @@ def nll(name):
     return json.loads((out / name).read_text())[0]["nll"]
 
 
-def error(name):
-    fits = json.loads((out / f"{name}.fit.json").read_text())
-    return sum(fit["error"] for fit in fits) / len(fits)
+def tuned(name):
+    return json.loads((out / f"{name}.summary.json").read_text())["valid"]["nll"]
 
 
 def write(name, heads, rows):
@@ -22,17 +21,15 @@ def write(name, heads, rows):
 
 
 before = nll("softmax.swapped.json")
-rows = [["softmax (not swapped)", f"{before:.3f}", f"{before:.3f}", f"{nll('softmax.tuned.json'):.3f}", ""]]
-for name, label in [("rfa_gate", "rfa_gate"), ("rfa", "rfa"), ("hybrid", "hybrid"), ("eva", "eva"), ("half", "rfa_gate in layers 0, 2 and 4, softmax in 1 and 3")]:
-    summary = json.loads((out / f"{name}.summary.json").read_text())
-    rows.append([label, f"{before:.3f}", f"{nll(f'{name}.swapped.json'):.3f}", f"{nll(f'{name}.tuned.json'):.3f}", f"{summary['seconds']:.0f} s"])
-write("finetuned", ["attention", "before", "after the swap", "after finetuning", "time of finetuning"], rows)
+rows = [["softmax (not swapped)", f"{before:.3f}", f"{before:.3f}", f"{tuned('softmax'):.3f}"]]
+for name in ["rfa_gate", "rfa", "hybrid", "eva"]:
+    rows.append([name, f"{before:.3f}", f"{nll(f'{name}.swapped.json'):.3f}", f"{tuned(name):.3f}"])
+write("finetuned", ["attention", "before", "after the swap", "after finetuning"], rows)
 
 rows = []
-for name in ["relu", "trig", "arccos", "positive", "elu"]:
-    rows.append([f"`{name}`"] + [f"{nll(f'{kind}-{name}.swapped.json'):.3f}" for kind in ("new", "searched", "fitted")] + [f"{error(f'fitted-{name}'):.3f}"])
-rows.append(["`relu`, no rotary positions", "", "", f"{nll('no-positions.swapped.json'):.3f}", f"{error('no-positions'):.3f}"])
-write("choices", ["map", "as in a new model", "searched", "fitted", "error of attention outputs, fitted"], rows)
-
-rows = [[samples, f"{nll(f'{name}.swapped.json'):.3f}", f"{error(name):.3f}"] for samples, name in [(16, "samples-16"), (32, "samples-32"), (64, "rfa_gate"), (128, "samples-128")]]
-write("samples", ["samples", "after the swap", "error of attention outputs"], rows)
+for name in ["relu", "trig", "positive"]:
+    fitted = "rfa_gate" if name == "relu" else f"fitted-{name}"
+    rows.append([f"`{name}`"] + [f"{nll(f'{model}.swapped.json'):.3f}" for model in (f"new-{name}", f"searched-{name}", fitted)])
+rows.append(["`relu`, no rotary positions", "", "", f"{nll('no-positions.swapped.json'):.3f}"])
+rows.append(["`relu`, in layers 0, 2 and 4 alone", "", "", f"{nll('half.swapped.json'):.3f}"])
+write("choices", ["map", "as in a new model", "searched", "fitted"], rows)

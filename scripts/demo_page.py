@@ -189,10 +189,11 @@ def session(place, prompt):
     first, restored, killed = (text_of(place / f"{name}.txt") for name in ("first", "restored", "killed"))
     # The killed process may have gone further than the restored one.
     shown = len(killed) if restored.startswith(killed) else len(restored)
+    further = "" if shown == len(killed) else f", {number(len(killed) - shown)} characters further on"
     info = read(place / "session.json")
     body = (f'<p class="sample"><span class="quiet">{html.escape(prompt)}</span>{html.escape(first)}'
             f'<span class="kill">saved: {human_bytes(info["bytes"])}</span><mark>{html.escape(restored[:shown])}</mark>'
-            + (f'<span class="kill">kill -9</span>{html.escape(restored[shown:])}' if shown < len(restored) else "") + "</p>")
+            f'<span class="kill">kill -9{further}</span>{html.escape(restored[shown:])}</p>')
     return f'<div class="card">{body}</div>'
 
 

@@ -62,7 +62,7 @@ class FeatureMap {
   bool is_random() const;
 
   // Relative floor of denominators that suits this map: 1e-3 where phi(q) . phi(k) is signed or noisy (identity, trig,
-  // arccos), 0 where it cannot be negative.
+  // arccos) or may be 0 for all keys (relu), 0 where it cannot.
   float default_eps() const;
 
   float input_scale() const;   // y = input_scale * x before W: d^-1/4 for the positive maps, else 1

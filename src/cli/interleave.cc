@@ -10,6 +10,7 @@ namespace raffia::cli {
 namespace {
 
 constexpr double kShortestSample = 2e-3;     // seconds; long beside the clock's resolution and one interrupt
+constexpr double kLongerThanWarmth = 5;      // nothing takes as much as a percent of this to warm up
 constexpr double kSurelyLongEnough = 20e-3;  // a cold first run of this length needs no second one to know that one run suffices
 
 double seconds_of(const std::function<void()>& run, int64_t times) {
@@ -18,9 +19,12 @@ double seconds_of(const std::function<void()>& run, int64_t times) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Warms up; returns how many runs make a sample.
-int64_t runs_per_sample(const std::function<void()>& run) {
-  if (seconds_of(run, 1) >= kSurelyLongEnough) return 1;
+// Warms up; returns how many runs make a sample. A run so long that what was cold does not count is a sample itself.
+int64_t runs_per_sample(Contender& contender) {
+  const std::function<void()>& run = contender.run;
+  const double cold = seconds_of(run, 1);
+  if (cold >= kLongerThanWarmth) contender.seconds = cold;
+  if (cold >= kSurelyLongEnough) return 1;
   int64_t runs = 1;
   for (double seconds; (seconds = seconds_of(run, runs)) < kShortestSample;) {
     const double needed = 1.2 * kShortestSample / std::max(seconds, 1e-9);
@@ -33,12 +37,16 @@ int64_t runs_per_sample(const std::function<void()>& run) {
 
 void interleave(std::span<Contender> contenders, int repeats, Progress& progress) {
   std::vector<int64_t> runs;
-  for (const Contender& contender : contenders) {
-    runs.push_back(runs_per_sample(contender.run));
+  for (Contender& contender : contenders) {
+    runs.push_back(runs_per_sample(contender));
     progress.advance(contender.work);
   }
   for (int repeat = 0; repeat < repeats; ++repeat) {
     for (size_t i = 0; i < contenders.size(); ++i) {
+      if (repeat == 0 && contenders[i].seconds < std::numeric_limits<double>::infinity()) {
+        progress.advance(contenders[i].work);
+        continue;
+      }
       const double seconds = seconds_of(contenders[i].run, runs[i]) / static_cast<double>(runs[i]);
       contenders[i].seconds = std::min(contenders[i].seconds, seconds);
       progress.advance(contenders[i].work);

@@ -17,7 +17,8 @@ struct Contender {
   double seconds = std::numeric_limits<double>::infinity();  // of one run, the best so far
 };
 
-// Runs each contender once to warm up, then `repeats` times in turn. Short ones run often enough per turn to last 2 ms.
+// Runs each contender once to warm up, then `repeats` times in turn. Short ones run often enough per turn to last 2 ms; of those
+// that take seconds, the first run counts as a turn.
 void interleave(std::span<Contender> contenders, int repeats, Progress& progress);
 
 }  // namespace raffia::cli

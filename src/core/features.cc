@@ -138,8 +138,10 @@ FeatureMap FeatureMap::relu(View3 weight, View2 bias) {
 bool FeatureMap::is_random() const { return is_random_kind(kind_); }
 
 float FeatureMap::default_eps() const {
-  const bool signed_or_noisy = kind_ == MapKind::identity || kind_ == MapKind::trig || kind_ == MapKind::arccos;
-  return signed_or_noisy ? 1e-3F : 0.0F;
+  // Signed or noisy sums, and those of relu, whose features of a query and all keys may have no entry in common.
+  const bool can_vanish =
+      kind_ == MapKind::identity || kind_ == MapKind::trig || kind_ == MapKind::arccos || kind_ == MapKind::relu;
+  return can_vanish ? 1e-3F : 0.0F;
 }
 
 float FeatureMap::input_scale() const {

@@ -168,7 +168,7 @@ TEST(FeatureMap, ReluReadsStridedAndRoundedWeights) {
   EXPECT_EQ(copy(map.draws(1)), copy(map.weights(1)));
   EXPECT_EQ(copy(map.bias(1)), (std::vector<float>{3.5F, 4.5F, 5.5F}));
   EXPECT_TRUE(map.sigma(1).empty());
-  EXPECT_EQ(map.default_eps(), 0.0F);
+  EXPECT_EQ(map.default_eps(), 1e-3F);
   EXPECT_EQ(map.output_scale(), 1.0F);
 }
 

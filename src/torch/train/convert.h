@@ -26,7 +26,7 @@ std::shared_ptr<nn::LanguageModelImpl> make_converted(const nn::LanguageModelImp
 
 struct FitOptions {
   int64_t segment = 256;  // tokens that are read from empty memory
-  int64_t segments = 32;  // of the text, evenly spread
+  int64_t segments = 16;  // of the text, evenly spread
   int64_t steps = 200;    // of Adam after the search; 0: the search alone
   int64_t batch = 4;      // segments per step
   double lr = 0.02;       // falls to 0
