@@ -60,9 +60,9 @@ for model in "${models[@]}"; do
     --heads 4 --batch 8 --segment 256 --steps 350 --eval-every 70 --valid-share 0.01 --no-plot --json >"$out/$model.train.json"
 done
 
-# The first words of the text that it was not trained on.
+# Words from the last half percent of the text, which is held out.
 step "write"
-prompt=$(tail -c 20000 "$text" | tr -s '[:space:]' ' ' | cut -c 1-300 | cut -d ' ' -f 2-13)
+prompt=$(tail -c $(($(wc -c <"$text") / 200 + 1)) "$text" | tr -s '[:space:]' ' ' | cut -c 1-300 | cut -d ' ' -f 2-13)
 for model in "${models[@]}"; do
   "$raffia" generate "$out/$model" --prompt "$prompt" --tokens 200 --temperature 0.7 --top-p 0.9 --seed 3 --json >"$out/$model.sample.json"
 done
@@ -74,7 +74,8 @@ step "decode speed and memory against length"
 step "state files"
 for model in "${models[@]}"; do
   for bytes in 300 1000 10000 40000; do
-    head -c "$bytes" "$text" | iconv -c -f utf-8 -t utf-8 >"$out/part.txt"
+    # A character that is cut in two at the end is left out.
+    head -c "$bytes" "$text" | { iconv -c -f utf-8 -t utf-8 2>/dev/null || true; } >"$out/part.txt"
     "$raffia" state save "$out/$model" "$out/$model-$bytes.state" --prompt-file "$out/part.txt" >&2
     "$raffia" state info "$out/$model-$bytes.state" --json >"$out/$model-$bytes.state.json"
     rm "$out/$model-$bytes.state"
@@ -89,8 +90,10 @@ sampling=(--temperature 0.8 --seed 11)
 half=150
 "$raffia" generate "$out/rfa_gate" --prompt "$prompt" --tokens $((2 * half)) "${sampling[@]}" >"$out/whole.txt"
 "$raffia" generate "$out/rfa_gate" --prompt "$prompt" --tokens $half "${sampling[@]}" --state-out "$out/session.state" >"$out/first.txt"
+: >"$out/killed.txt"
 "$raffia" generate "$out/rfa_gate" --state-in "$out/session.state" --tokens 10000000 >"$out/killed.txt" 2>/dev/null &
 process=$!
+trap 'kill $process 2>/dev/null || true' EXIT
 while (($(wc -c <"$out/killed.txt") < 200)); do
   kill -0 $process
   sleep 0.05

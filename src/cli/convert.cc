@@ -17,6 +17,7 @@
 #include "cli/table.h"
 #include "cli/train_commands.h"
 #include "core/split.h"
+#include "io/model_directory.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
 #include "torch/train/texts.h"
@@ -87,7 +88,7 @@ void refuse_existing(const ConvertFlags& flags) {
 void run(const ConvertFlags& flags) {
   if (flags.threads > 0) at::set_num_threads(static_cast<int>(flags.threads));
   refuse_existing(flags);
-  const ModelConfig source_config = load_model_config(flags.model / "config.json");
+  const ModelConfig source_config = load_model_config(flags.model / kConfigFile);
   ModelConfig config;
   try {
     config = train::converted_config(source_config, estimators_of(flags), flags.seed);
@@ -100,14 +101,13 @@ void run(const ConvertFlags& flags) {
     throw UsageError(error.what());
   }
   nn::LanguageModelImpl source(source_config);
-  nn::load_weights(source, flags.model / "model.safetensors");
+  nn::load_weights(source, flags.model / kWeightsFile);
   const auto tokenizer = load_tokenizer(flags.model);
   const auto converted = train::make_converted(source, config);
   std::vector<train::LayerFit> fits;
   if (!flags.data.empty()) {
     const std::string text = train::read_for(tokenizer->kind(), flags.data);
     train::FitOptions options = flags.fit;
-    options.seed = flags.seed;
     Progress progress(static_cast<double>(source_config.layers));
     options.progress = [&progress](int64_t layer, int64_t layers) {
       if (layer > 0) progress.advance(1);
@@ -115,10 +115,12 @@ void run(const ConvertFlags& flags) {
     };
     fits = train::fit_attention(source, *converted, train::encode_text(*tokenizer, text), options);
   }
-  fs::create_directories(flags.out);
-  tokenizer->save(flags.out);
-  nn::save_weights(*converted, flags.out / "model.safetensors");
-  save_model_config(config, flags.out / "config.json");
+  if (flags.out.has_parent_path()) fs::create_directories(flags.out.parent_path());
+  NewModelDirectory fresh(flags.out, {.replace = flags.force});
+  tokenizer->save(fresh.path());
+  nn::save_weights(*converted, fresh.path() / kWeightsFile, tokenizer->fingerprint());
+  save_model_config(config, fresh.path() / kConfigFile);
+  fresh.commit();
   if (!fits.empty()) print_table(kColumns, std::span<const train::LayerFit>(fits), flags.output.format(), std::cout);
   fmt::print(stderr, "{}: finetune it with raffia train lm --init {} --data TEXT --out DIR\n", flags.out.string(),
              flags.out.string());

@@ -30,7 +30,6 @@ struct FitOptions {
   int64_t steps = 200;    // of Adam after the search; 0: the search alone
   int64_t batch = 4;      // segments per step
   double lr = 0.02;       // falls to 0
-  uint64_t seed = 1;
   std::function<void(int64_t layer, int64_t layers)> progress = {};
 };
 
