@@ -38,7 +38,8 @@ class Model {
   // checksums that the writer left, if it left any. Throws IoError or FormatError.
   static std::shared_ptr<const Model> load(const std::filesystem::path& directory);
 
-  // The same from memory: `safetensors` is the image of a weight file. `tokenizer` may be null. `where` names it in messages.
+  // From memory: `safetensors` is the image of a weight file, whose checksums are not looked at. `tokenizer` may be null. `where`
+  // names it in messages.
   static std::shared_ptr<const Model> over(const ModelConfig& config, std::vector<std::byte> safetensors,
                                            std::shared_ptr<const Tokenizer> tokenizer, std::string_view where);
 
@@ -63,7 +64,7 @@ class Model {
 };
 
 // Scores of the classes for a text (classify, without and with pairs) or for an image (image): logits [classes].
-// Empty texts count as one unknown token, as in training.
+// Empty texts count as one unknown token, and padding (Tokenizer::kPad) takes no part, as in training.
 std::vector<float> classify(const Model& model, std::span<const int32_t> ids, const RunOptions& options = {});
 std::vector<float> classify_pair(const Model& model, std::span<const int32_t> first, std::span<const int32_t> second,
                                  const RunOptions& options = {});

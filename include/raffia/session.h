@@ -1,7 +1,9 @@
 // A text in the making: what a language model remembers of it, and the choice of what comes next.
 //
-// With estimators of constant memory (rfa, rfa_gate, hybrid, window, lara, eva) a session has the same size at token 10 and at
-// token 10 million, in memory and as a file. Softmax and ra keep all keys and values.
+// With estimators of constant memory (rfa, rfa_gate, hybrid, lara, eva) a session has the same size at token 10 and at token 10
+// million, in memory and as a file; with window it is bounded. Softmax and ra keep all keys and values.
+//
+// After an error other than InvalidArgument (out of memory, say) a session is good for nothing but to be assigned to.
 //
 // Results have the same bits whatever sessions are stepped together, and for any number of threads.
 #ifndef RAFFIA_SESSION_H_
@@ -70,6 +72,7 @@ class Session {
 
   const Model& model() const;
   int64_t position() const;  // tokens read
+  int64_t room() const;      // tokens that it can still read: learned positions end, others never
   const RunOptions& run() const;
   size_t state_bytes() const;  // of what it remembers
 
@@ -122,7 +125,7 @@ struct SessionFileInfo {
   uint64_t draws = 0;  // made by sample()
   SamplingOptions sampling = {};
   int64_t vocabulary = 0;
-  std::vector<std::string> memories;  // per attention: "state [1, 8, 128, 64], 266,304 bytes"
+  std::vector<std::string> memories;  // per attention: "state, 8 heads x 128 features x 65: 266304 bytes"
   uint64_t bytes = 0;                 // of the file
 };
 SessionFileInfo read_session_info(const std::filesystem::path& path);

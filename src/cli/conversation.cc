@@ -83,13 +83,16 @@ class Conversation {
     std::vector<int32_t> ids = tokenizer.encode(text);
     if (before == 0 && tokenizer.begins_texts()) ids.insert(ids.begin(), tokenizer.begin());
     if (ids.empty() && before == 0) ids = opening_of(tokenizer);
+    // Known before the answer begins: /back takes back what an error left, too.
+    const auto remember = [&] { last_ = {.tokens = session_.position() - before, .within_line = within_line_}; };
     session_.prefill(ids);
+    remember();
     const Generated written = generate(session_, options_, [this](std::string_view piece) {
       std::cout << piece << std::flush;
       return std::cout && interrupts_.signal() == 0;
     });
     std::cout << '\n' << std::flush;
-    last_ = {.tokens = session_.position() - before, .within_line = within_line_};
+    remember();
     within_line_ = !tokenizer.decode(written.ids).ends_with('\n');
   }
 

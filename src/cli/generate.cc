@@ -144,6 +144,7 @@ void run(const Flags& flags) {
   Interrupts interrupts;
   if (flags.interactive) {
     if (flags.prompt.given()) read_prompt(session, flags.prompt, interrupts);
+    interrupts.forget();
     GenerateOptions generate_options{.tokens = flags.tokens, .stop = flags.stop};
     if (generate_options.stop.empty()) generate_options.stop = {"\n"};
     converse(session, model, generate_options, options, interrupts);

@@ -8,6 +8,7 @@
 
 #include "cli/command.h"
 #include "cli/import.h"
+#include "io/datasets.h"
 #include "io/model_directory.h"
 #include "io/text.h"
 #include "io/weight_file.h"
@@ -30,10 +31,13 @@ void quantize(const Options& options) {
   }
   ImportedModel model{.config = load_model_config(from / kConfigFile), .weights = {}};
   const Safetensors file = Safetensors::open(weights);
+  file.require_checksum();
   model.weights = weight_sources(file, weights.string());
   // Models of images and of made-up tokens have none.
   const bool has_tokenizer = std::filesystem::exists(from / kTokenizerFile);
   const std::unique_ptr<Tokenizer> tokenizer = has_tokenizer ? load_tokenizer(from) : nullptr;
+  require_seals(file.metadata(), model.config, tokenizer ? tokenizer->fingerprint() : 0, from.string());
+  if (std::filesystem::exists(from / kClassesFile)) model.classes = load_classes(from);
   const StorageReport report = save_with_progress(model, tokenizer.get(), options.to, options.type, options.force);
   const uint64_t bytes_before = std::filesystem::file_size(weights);
   if (options.json) {

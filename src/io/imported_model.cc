@@ -1,6 +1,7 @@
 #include "io/imported_model.h"
 
 #include "core/check.h"
+#include "io/datasets.h"
 #include "io/model_directory.h"
 
 namespace raffia {
@@ -13,6 +14,7 @@ StorageReport save_model(const ImportedModel& model, const Tokenizer* tokenizer,
   NewModelDirectory fresh(directory, {.replace = options.replace});
   save_model_config(model.config, fresh.path() / kConfigFile);
   if (tokenizer != nullptr) tokenizer->save(fresh.path());
+  if (!model.classes.empty()) save_classes(model.classes, fresh.path());
   StorageReport report = write_weights(fresh.path() / kWeightsFile, model.weights, options.type, options.progress,
                                        seals_of(model.config, tokenizer == nullptr ? 0 : tokenizer->fingerprint()));
   fresh.commit();

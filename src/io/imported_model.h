@@ -15,6 +15,7 @@ namespace raffia {
 struct ImportedModel {
   ModelConfig config;
   std::vector<WeightSource> weights;
+  std::vector<std::string> classes = {};  // names of the classes, where the model has any
 };
 
 struct SaveOptions {

@@ -177,7 +177,8 @@ class Checks {
     double per_layer = width * (12 * width + 3 * static_cast<double>(c_.ffn_width()));
     int64_t samples = c_.cross.samples.value_or(0);
     for (const Estimator& estimator : c_.estimators)
-      samples = std::max({samples, estimator.samples.value_or(0), estimator.features});
+      samples =
+          std::max({samples, estimator.samples.value_or(0), estimator.features, 4 * estimator.window * (1 + estimator.before)});
     per_layer += 2 * width * static_cast<double>(samples);
     const double rows = static_cast<double>((c_.tied ? 1 : 2) * c_.vocabulary + c_.max_length + 4 * c_.classes) +
                         static_cast<double>(c_.channels * c_.patch * c_.patch) +

@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "io/datasets.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 #include "raffia/error.h"
@@ -32,6 +34,9 @@ void move_to(const fs::path& from, const fs::path& to) {
 
 // New names are on disk only once their directory is.
 void sync_names(const fs::path& directory) { File(directory, O_RDONLY | O_DIRECTORY, "open to sync").sync(); }
+
+// All that a model directory may hold: what a new model does not bring goes with the old one.
+constexpr const char* kModelFiles[] = {kConfigFile, kWeightsFile, kTokenizerFile, "tokenizer.model", kClassesFile.data()};
 
 constexpr const char* kConfigSeal = "config";
 constexpr const char* kTokenizerSeal = "tokenizer";
@@ -62,13 +67,22 @@ void require_seals(const std::map<std::string, std::string>& metadata, const Mod
 }
 
 NewModelDirectory::NewModelDirectory(fs::path target, const Options& options) : target_(without_slash(std::move(target))) {
-  if (fs::exists(target_) && !fs::is_directory(target_)) {
+  const bool exists = fs::exists(target_);
+  if (exists && !fs::is_directory(target_)) {
     throw IoError(fmt::format("{}: is a file, expected a directory or nothing", target_.string()));
   }
-  if (fs::exists(target_ / kConfigFile) && !options.replace) {
-    throw IoError(fmt::format("{}: holds a model already (--force replaces it)", target_.string()));
+  if (fs::exists(target_ / "trainer")) {
+    throw IoError(
+        fmt::format("{}: holds a training run, which is never written over: expected another directory", target_.string()));
   }
-  fs::path aside = target_.parent_path() / fmt::format(".{}.raffia-{}.tmp", target_.filename().string(), ::getpid());
+  for (const char* name : kModelFiles) {
+    if (fs::exists(target_ / name) && !options.replace) {
+      throw IoError(fmt::format("{}: holds {} already (--force replaces it)", target_.string(), name));
+    }
+  }
+  // Where files can be moved to their places: in the directory that is there, or beside the one that will be.
+  fs::path aside = exists ? target_ / fmt::format(".raffia-{}.tmp", ::getpid())
+                          : target_.parent_path() / fmt::format(".{}.raffia-{}.tmp", target_.filename().string(), ::getpid());
   std::error_code error;
   if (!fs::create_directory(aside, error)) {
     throw_io(aside, "create", error ? error : std::make_error_code(std::errc::file_exists));
@@ -89,18 +103,17 @@ void NewModelDirectory::commit() {
     sync_names(parent);
     return;
   }
-  // What lies there is no model between these moves: the configuration goes first and comes last.
-  std::error_code error;
-  for (const char* name : {kConfigFile, kWeightsFile, kTokenizerFile, "tokenizer.model"}) {
+  // Each file replaces its older one. Between these moves the checksums in the weight file tell that the files do not belong
+  // together; nothing is removed before all are in place.
+  std::vector<fs::path> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(aside_)) names.push_back(entry.path().filename());
+  for (const fs::path& name : names) move_to(aside_ / name, target_ / name);
+  for (const char* name : kModelFiles) {
+    if (std::ranges::find(names, name) != names.end()) continue;
+    std::error_code error;
     fs::remove(target_ / name, error);
     if (error) throw_io(target_ / name, "remove", error);
   }
-  std::vector<fs::path> names;
-  for (const fs::directory_entry& entry : fs::directory_iterator(aside_)) {
-    if (entry.path().filename() != kConfigFile) names.push_back(entry.path().filename());
-  }
-  names.emplace_back(kConfigFile);
-  for (const fs::path& name : names) move_to(aside_ / name, target_ / name);
   sync_names(target_);
 }
 

@@ -340,6 +340,24 @@ std::vector<std::byte> Safetensors::read_bytes(std::string_view name) const {
   return bytes;
 }
 
+void Safetensors::require_checksum() const {
+  const auto expected = metadata_.find(kChecksumKey);
+  if (expected == metadata_.end()) return;
+  constexpr uint64_t kBlock = 1 << 20;
+  XXH3_state_t hash;
+  XXH3_64bits_reset(&hash);
+  std::vector<std::byte> block(std::min(kBlock, source_->size() - data_begin_));
+  for (uint64_t at = data_begin_; at < source_->size(); at += block.size()) {
+    block.resize(std::min<uint64_t>(block.size(), source_->size() - at));
+    source_->read(at, block);
+    XXH3_64bits_update(&hash, block.data(), block.size());
+  }
+  if (const std::string found = hexadecimal(XXH3_64bits_digest(&hash)); found != expected->second) {
+    throw FormatError(fmt::format("{}: the tensors have the checksum {}, expected {} (metadata): the file is damaged",
+                                  source_->name(), found, expected->second));
+  }
+}
+
 struct SafetensorsWriter::Hash {
   Hash() { XXH3_64bits_reset(&state); }
   XXH3_state_t state;

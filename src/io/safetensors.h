@@ -42,6 +42,8 @@ class Safetensors {
   const Tensor* find(std::string_view name) const;  // null: there is none
   const Tensor& at(std::string_view name) const;    // throws FormatError that lists the names there are
 
+  void require_checksum() const;  // of the data, where the metadata have one (kChecksumKey); throws FormatError
+
   FloatArray read(std::string_view name) const;  // of dtype F16, BF16, F32 or F64; throws FormatError for others
   std::vector<std::byte> read_bytes(std::string_view name) const;
   // values.size() elements of a tensor of such a type from element `first` on, which lie within it.

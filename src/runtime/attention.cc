@@ -125,10 +125,6 @@ SelfAttention::SelfAttention(const ModelConfig& config, const Estimator& estimat
     gate_ = weights.linear(prefix + ".gate", key_heads_, width(), true);
   }
   if (estimator.kind == EstimatorKind::hybrid) log_scale_ = weights.floats(prefix + ".log_scale", {heads_});
-  const bool grows = (estimator.kind == EstimatorKind::lara && !estimator.streaming) ||
-                     (estimator.kind == EstimatorKind::eva && estimator.samples == 0);
-  require(!causal || !grows, "Model: {} has no memory of constant size, expected streaming LARA, or EVA with samples above 0",
-          to_string(estimator));
   if (conv_ > 0) {
     // Stored by column; read tap by tap.
     const int64_t total = width() + 2 * key_width();
@@ -283,7 +279,7 @@ void SelfAttention::attend_sequence(const Inputs& in, const Turn& turn, Attentio
   }
 }
 
-int64_t SelfAttention::rows_in_sight(int64_t next) const {
+int64_t SelfAttention::cached_rows(int64_t next) const {
   if (estimator_.kind != EstimatorKind::window) return next;
   // A token sees its own window and `before` ones: kept keys begin where a window begins.
   return next - std::max<int64_t>(0, next / estimator_.window - estimator_.before) * estimator_.window;
@@ -318,7 +314,7 @@ void SelfAttention::attend_cached(const Inputs& in, const Turn& turn, KeyCache& 
   if (past > 0) {
     std::copy_n(static_cast<const float*>(out.data()) + past * width(), rows * width(), static_cast<float*>(in.out.data()));
   }
-  cache.keep_last(rows_in_sight(turn.positions[0] + rows));
+  cache.keep_last(cached_rows(turn.positions[0] + rows));
 }
 
 void SelfAttention::step_cached(const Inputs& in, const Turn& turn, int64_t row, KeyCache& cache, int threads) const {
@@ -337,7 +333,7 @@ void SelfAttention::step_cached(const Inputs& in, const Turn& turn, int64_t row,
   const int64_t length = cache.rows();
   softmax_step(one(in.q), cache.keys(), cache.values(), {&length, 1}, one(in.out),
                {.threads = threads, .executor = turn.run.executor});
-  cache.keep_last(rows_in_sight(turn.positions[static_cast<size_t>(row)] + 1));
+  cache.keep_last(cached_rows(turn.positions[static_cast<size_t>(row)] + 1));
 }
 
 void SelfAttention::attend_step(const Inputs& in, const Turn& turn, size_t index) const {
@@ -373,7 +369,7 @@ CrossAttention::CrossAttention(const ModelConfig& config, const Estimator& estim
                                const std::string& prefix)
     : Heads(config, estimator, weights, prefix) {}
 
-SourceMemory CrossAttention::read_source(const float* encoded, int64_t rows, const RunOptions& run, Workspace&) const {
+SourceMemory CrossAttention::read_source(const float* encoded, int64_t rows, const RunOptions& run) const {
   SourceMemory source{.state = {}, .keys = {}, .values = {}, .rows = rows};
   source.keys.resize(static_cast<size_t>(rows * key_width()));
   source.values.resize(source.keys.size());

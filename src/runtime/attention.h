@@ -44,7 +44,8 @@ class SelfAttention : public Heads {
   SelfAttention(const ModelConfig& config, const Estimator& estimator, bool causal, WeightReader& weights,
                 const std::string& prefix);
 
-  AttentionMemory empty_memory() const;  // causal
+  AttentionMemory empty_memory() const;     // causal
+  int64_t cached_rows(int64_t next) const;  // of a KeyCache, before the token at position `next`
 
   // x [rows, E], normalised -> out [rows, E]. `index`: of this attention in the memory of a session.
   void forward(const float* x, const Turn& turn, size_t index, Workspace& work, float* out) const;
@@ -63,7 +64,6 @@ class SelfAttention : public Heads {
   void attend_step(const Inputs& in, const Turn& turn, size_t index) const;
   void attend_cached(const Inputs& in, const Turn& turn, KeyCache& cache, Workspace& work) const;
   void step_cached(const Inputs& in, const Turn& turn, int64_t row, KeyCache& cache, int threads) const;
-  int64_t rows_in_sight(int64_t next) const;  // of keys, before the token at position `next`
   HybridInputs hybrid_inputs(const Inputs& in, bool step) const;
 
   std::optional<Rotary> rotary_;
@@ -78,7 +78,7 @@ class CrossAttention : public Heads {
   CrossAttention(const ModelConfig& config, const Estimator& estimator, WeightReader& weights, const std::string& prefix);
 
   // encoded [S, E]
-  SourceMemory read_source(const float* encoded, int64_t rows, const RunOptions& run, Workspace& work) const;
+  SourceMemory read_source(const float* encoded, int64_t rows, const RunOptions& run) const;
   void forward(const float* x, const Turn& turn, size_t index, Workspace& work, float* out) const;
 };
 

@@ -22,9 +22,11 @@ std::vector<float> mean_of_rows(const float* x, int64_t rows, int64_t width) {
 }
 
 std::vector<float> mean_of_text(const Graph& graph, std::span<const int32_t> ids, const RunOptions& options) {
-  static constexpr int32_t kNothing[] = {Tokenizer::kUnknown};
-  if (ids.empty()) ids = kNothing;
   graph.require_ids("classify", ids);
+  std::vector<int32_t> tokens(ids.begin(), ids.end());
+  std::erase(tokens, Tokenizer::kPad);
+  if (tokens.empty()) tokens.push_back(Tokenizer::kUnknown);
+  ids = tokens;
   graph.require_room("classify", graph.encoder(), static_cast<int64_t>(ids.size()));
   Workspace work;
   return mean_of_rows(graph.encode(ids, options, work), static_cast<int64_t>(ids.size()), graph.config().width);

@@ -98,7 +98,7 @@ Generated generate(Session& session, const GenerateOptions& options, const std::
     told = end;
     return fresh.empty() || !on_text || on_text(fresh);
   };
-  while (static_cast<int64_t>(result.ids.size()) < options.tokens) {
+  while (static_cast<int64_t>(result.ids.size()) < options.tokens && session.room() > 0) {
     const int32_t id = session.sample();
     if (options.ends && id == tokenizer.end()) {
       result.reason = Generated::Reason::end;

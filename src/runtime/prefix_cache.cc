@@ -20,7 +20,8 @@ PrefixCache::PrefixCache(std::shared_ptr<const Model> model, const Options& opti
   require(options.every >= Session::kChunk && options.every % Session::kChunk == 0,
           "PrefixCache: every is {}, expected a multiple of {} (tokens of a chunk)", options.every, Session::kChunk);
 }
-PrefixCache::~PrefixCache() = default;
+// Snapshot by snapshot: a long text is a long chain of nodes, and a destructor that follows it needs as deep a stack.
+PrefixCache::~PrefixCache() { impl_->clear(); }
 PrefixCache::Counts PrefixCache::counts() const { return impl_->counts(); }
 void PrefixCache::clear() { impl_->clear(); }
 
@@ -92,10 +93,7 @@ void PrefixCache::Impl::forget_oldest() {
 
 void PrefixCache::Impl::clear() {
   const std::lock_guard lock(mutex_);
-  used_.clear();
-  root_.children.clear();
-  counts_.bytes = 0;
-  counts_.snapshots = 0;
+  while (!used_.empty()) forget_oldest();
 }
 
 PrefixCache::Counts PrefixCache::Impl::counts() {

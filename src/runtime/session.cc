@@ -110,8 +110,8 @@ struct Session::Impl {
     if (recent.size() > most) recent.erase(recent.begin(), recent.end() - static_cast<ptrdiff_t>(most));
   }
 
-  // At most kChunk tokens; `on_logits` may be empty.
-  void read_piece(std::span<const int32_t> ids, const std::function<void(int64_t, std::span<const float>)>& on_logits) {
+  // At most kChunk tokens. `wants_all`: leaves the logits after each in all_logits.
+  void read_piece(std::span<const int32_t> ids, bool wants_all) {
     const auto rows = static_cast<int64_t>(ids.size());
     const int64_t width = graph().config().width, vocabulary = graph().config().vocabulary;
     const std::vector<int64_t> positions = runtime::positions_from(position, rows);
@@ -125,12 +125,9 @@ struct Session::Impl {
     graph().embed(ids, x);
     graph().decoder().forward(x, turn, work);
     logits.resize(static_cast<size_t>(vocabulary));
-    if (on_logits) {
+    if (wants_all) {
       all_logits.resize(static_cast<size_t>(rows * vocabulary));
       graph().logits(x, rows, options.run, all_logits.data());
-      for (int64_t r = 0; r < rows; ++r) {
-        on_logits(r, std::span(all_logits).subspan(static_cast<size_t>(r * vocabulary), static_cast<size_t>(vocabulary)));
-      }
       std::copy_n(all_logits.end() - vocabulary, vocabulary, logits.begin());
     } else {
       graph().logits(x + (rows - 1) * width, 1, options.run, logits.data());
@@ -147,12 +144,15 @@ struct Session::Impl {
       const int64_t count = std::min(static_cast<int64_t>(ids.size()) - done, kChunk - position % kChunk);
       const std::span<const int32_t> piece = ids.subspan(static_cast<size_t>(done), static_cast<size_t>(count));
       const int64_t begin = position;
-      if (on_logits) {
-        read_piece(piece, [&](int64_t row, std::span<const float> of_row) { on_logits(done + row, of_row); });
-      } else {
-        read_piece(piece, {});
-      }
+      read_piece(piece, static_cast<bool>(on_logits));
       record(begin, piece);
+      // The session is complete before anybody hears of it: a listener may throw.
+      if (on_logits) {
+        const size_t vocabulary = logits.size();
+        for (int64_t row = 0; row < count; ++row) {
+          on_logits(done + row, std::span(all_logits).subspan(static_cast<size_t>(row) * vocabulary, vocabulary));
+        }
+      }
       if (after_piece) after_piece();
       done += count;
     }
@@ -313,6 +313,11 @@ std::vector<TokenScore> Session::likeliest(int64_t count) const {
   return scores;
 }
 
+int64_t Session::room() const {
+  const int64_t most = impl_->graph().decoder().most_positions();
+  return most == 0 ? INT64_MAX : most - impl_->position;
+}
+
 int64_t Session::rollback_limit() const {
   return impl_->snapshots.empty() ? 0 : impl_->position - impl_->snapshots.front().position;
 }
@@ -330,6 +335,7 @@ void Session::rollback(int64_t tokens) {
   self.logits = from.logits;
   self.recent = from.recent;
   self.draws = from.draws;
+  self.remember({});  // a snapshot may hold more than is counted now
 
   std::deque<Impl::Piece> kept, again;
   for (Impl::Piece& piece : self.pieces) {
@@ -342,7 +348,7 @@ void Session::rollback(int64_t tokens) {
   }
   self.pieces = std::move(kept);
   for (Impl::Piece& piece : again) {
-    self.read_piece(piece.ids, {});
+    self.read_piece(piece.ids, false);
     self.draws = piece.draws;
     self.pieces.push_back(std::move(piece));
   }
@@ -392,7 +398,7 @@ Session Session::from_bytes(std::shared_ptr<const Model> model, std::span<const 
     throw FormatError(fmt::format("{}: {} of the session does not fit its model", where, what));
   };
   if (image.parts.size() != self.memory.size()) refuse("the number of memories");
-  if (!image.logits.empty() && image.logits.size() != vocabulary) refuse("the number of logits");
+  if (image.logits.size() != (image.position == 0 ? 0 : vocabulary)) refuse("the number of logits");
   image.recent.erase(image.recent.begin(), std::ranges::find_if(image.recent, [](int32_t id) { return id != kNobody; }));
   for (const int32_t id : image.recent) {
     if (id < 0 || static_cast<size_t>(id) >= vocabulary) refuse("a recent token");
@@ -414,7 +420,7 @@ Session Session::from_bytes(std::shared_ptr<const Model> model, std::span<const 
       const auto& keys = std::get<KeyRows>(part.past);
       auto& cache = std::get<KeyCache>(one.past);
       if (keys.heads != cache.heads() || keys.dim != cache.dim() ||
-          (cache.keeps_all() ? keys.rows != image.position : keys.rows > image.position)) {
+          keys.rows != self.graph().decoder().cached_rows(i, image.position)) {
         refuse(fmt::format("the keys of memory {}", i));
       }
       cache.assign(keys);
@@ -425,6 +431,7 @@ Session Session::from_bytes(std::shared_ptr<const Model> model, std::span<const 
   self.draws = image.draws;
   self.options.sampling = image.sampling;
   self.recent = std::move(image.recent);
+  self.remember({});
   self.logits = std::move(image.logits);
   self.start_record();
   return session;

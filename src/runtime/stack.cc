@@ -74,9 +74,9 @@ Memory Stack::empty_memory() const {
   return memory;
 }
 
-Source Stack::read_source(const float* encoded, int64_t rows, const RunOptions& run, Workspace& work) const {
+Source Stack::read_source(const float* encoded, int64_t rows, const RunOptions& run) const {
   Source source;
-  for (const Layer& layer : layers_) source.push_back(layer.cross->read_source(encoded, rows, run, work));
+  for (const Layer& layer : layers_) source.push_back(layer.cross->read_source(encoded, rows, run));
   return source;
 }
 

@@ -32,7 +32,8 @@ class Stack {
   Stack(const ModelConfig& config, const Options& options, WeightReader& weights, const std::string& prefix);
 
   Memory empty_memory() const;
-  Source read_source(const float* encoded, int64_t rows, const RunOptions& run, Workspace& work) const;
+  int64_t cached_rows(size_t layer, int64_t position) const { return layers_[layer].attention.cached_rows(position); }
+  Source read_source(const float* encoded, int64_t rows, const RunOptions& run) const;
   int64_t most_positions() const { return most_positions_; }  // 0: any number
 
   // x [rows, E], embedded tokens, become the normalised output of the last layer.

@@ -97,7 +97,7 @@ std::vector<Translation> translate(const Model& model, std::span<const int32_t> 
 
   Workspace work;
   const float* encoded = graph.encode(source, options.run, work);
-  const Source memory_of_source = graph.decoder().read_source(encoded, static_cast<int64_t>(source.size()), options.run, work);
+  const Source memory_of_source = graph.decoder().read_source(encoded, static_cast<int64_t>(source.size()), options.run);
   auto most = static_cast<size_t>(options.most_tokens > 0 ? options.most_tokens : 2 * static_cast<int64_t>(source.size()) + 16);
   if (const int64_t room = graph.decoder().most_positions(); room > 0) most = std::min(most, static_cast<size_t>(room));
 
@@ -156,7 +156,7 @@ std::vector<float> translation_logits(const Model& model, std::span<const int32_
   if (rows == 0) return logits;
   Workspace work;
   const float* encoded = graph.encode(source, options, work);
-  const Source read_source = graph.decoder().read_source(encoded, static_cast<int64_t>(source.size()), options, work);
+  const Source read_source = graph.decoder().read_source(encoded, static_cast<int64_t>(source.size()), options);
   Memory memory = graph.decoder().empty_memory();
   Memory* session = &memory;
   const Source* one = &read_source;

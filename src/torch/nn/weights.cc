@@ -30,6 +30,7 @@ void save_weights(const ModelImpl& model, const std::filesystem::path& path, uin
 
 void load_weights(ModelImpl& model, const std::filesystem::path& path) {
   const Safetensors file = Safetensors::open(path);
+  file.require_checksum();
   const auto tensors = tensors_of(model);
   for (const auto& found : file.tensors()) {
     if (found.dtype == "I8") {
