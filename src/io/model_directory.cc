@@ -77,7 +77,7 @@ NewModelDirectory::NewModelDirectory(fs::path target, const Options& options) : 
   }
   for (const char* name : kModelFiles) {
     if (fs::exists(target_ / name) && !options.replace) {
-      throw IoError(fmt::format("{}: holds {} already (--force replaces it)", target_.string(), name));
+      throw IoError(fmt::format("{}: holds a model already (--force replaces it): {}", target_.string(), name));
     }
   }
   // Where files can be moved to their places: in the directory that is there, or beside the one that will be.
