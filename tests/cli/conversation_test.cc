@@ -1,11 +1,6 @@
-// raffia generate --interactive: through a pipe, and on a terminal.
+// raffia generate --interactive, through a pipe.
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <pty.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -74,83 +69,6 @@ TEST_F(Conversation, WrongCommandsAreAnsweredAndNotTheEnd) {
 TEST_F(Conversation, SeedAndTemperatureChangeTheDraws) {
   const Result result = talk("--seed 1 --tokens 30", "/seed 3\n/temperature 0.5\nabc\n");
   EXPECT_EQ(result.out, talk("--seed 3 --temperature 0.5 --tokens 30", "abc\n").out);
-}
-
-// The command on a terminal of its own.
-class Terminal {
- public:
-  explicit Terminal(const std::vector<std::string>& arguments) {
-    std::vector<char*> words;
-    std::vector<std::string> copies = arguments;
-    copies.insert(copies.begin(), RAFFIA_COMMAND);
-    for (std::string& word : copies) words.push_back(word.data());
-    words.push_back(nullptr);
-    child_ = forkpty(&terminal_, nullptr, nullptr, nullptr);
-    if (child_ == 0) {
-      setenv("TERM", "dumb", 1);
-      setenv("HOME", "/nonexistent", 1);
-      execv(RAFFIA_COMMAND, words.data());
-      _exit(127);
-    }
-  }
-  ~Terminal() {
-    if (child_ > 0) kill(child_, SIGKILL), waitpid(child_, nullptr, 0);
-    close(terminal_);
-  }
-
-  void type(const std::string& keys) const { EXPECT_EQ(write(terminal_, keys.data(), keys.size()), std::ssize(keys)); }
-
-  // Waits until `text` appears after what was awaited before; false: it never did.
-  bool await(const std::string& text) {
-    constexpr int kPatience = 60'000;  // ms, of a machine that is busy with other things
-    size_t found = std::string::npos;
-    while ((found = screen_.find(text, seen_)) == std::string::npos) {
-      pollfd ready{.fd = terminal_, .events = POLLIN, .revents = 0};
-      char bytes[4096];
-      const ssize_t n = poll(&ready, 1, kPatience) > 0 ? read(terminal_, bytes, sizeof bytes) : -1;
-      if (n <= 0) return false;
-      screen_.append(bytes, static_cast<size_t>(n));
-    }
-    seen_ = found + text.size();
-    return true;
-  }
-
-  int exit_code() {
-    while (await("\a never \a")) continue;  // reads to the end
-    int status = 0;
-    waitpid(child_, &status, 0);
-    child_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  }
-
-  const std::string& screen() const { return screen_; }
-
- private:
-  int terminal_ = -1;
-  pid_t child_ = -1;
-  std::string screen_;
-  size_t seen_ = 0;
-};
-
-TEST_F(Conversation, CtrlCEndsAnAnswerAndALineAndCtrlDTheConversation) {
-  model("lm-gate");
-  Terminal terminal({"generate", (directory_.path() / "lm-gate").string(), "--interactive", "--tokens", "100000000", "--stop",
-                     "~", "--greedy", "--threads", "1"});
-  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
-  terminal.type("abc\r");
-  ASSERT_TRUE(terminal.await("abc\r\n")) << terminal.screen();
-  for (int i = 0; i < 3; ++i) ASSERT_TRUE(terminal.await("\u00e9")) << terminal.screen();  // it is writing
-  terminal.type("\x03");
-  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
-  terminal.type("not sent");
-  ASSERT_TRUE(terminal.await("not sent")) << terminal.screen();
-  terminal.type("\x03");
-  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
-  terminal.type("/info\r");
-  ASSERT_TRUE(terminal.await("tokens read")) << terminal.screen();
-  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
-  terminal.type("\x04");
-  EXPECT_EQ(terminal.exit_code(), 0) << terminal.screen();
 }
 
 }  // namespace

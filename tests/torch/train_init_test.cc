@@ -81,7 +81,7 @@ TEST_F(InitialModel, GivesWeightsSizesAndTokenizer) {
   EXPECT_EQ(options.norm, "rms");
   const auto task = make_task(options, false);
   EXPECT_EQ(to_json(task->model().config()), to_json(load_model_config(path("base") + "/config.json")));
-  nn::save_weights(task->model(), path("copy.safetensors"));
+  nn::save_weights(task->model(), path("copy.safetensors"), task->fingerprints().tokenizer);
   EXPECT_EQ(read_file(path("copy.safetensors")), read_file(path("base") + "/model.safetensors"));
   task->save(directory_.path());
   EXPECT_EQ(read_file(path("tokenizer.json")), read_file(path("base") + "/tokenizer.json"));
