@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "raffia/tokenizer.h"
 #include "raffia/error.h"
+#include "raffia/tokenizer.h"
 
 namespace raffia::train {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "io/safetensors.h"
-#include "raffia/tokenizer.h"
 #include "raffia/error.h"
+#include "raffia/tokenizer.h"
 #include "torch/nn/models.h"
 #include "torch/nn_case.h"
 
