@@ -17,8 +17,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
-
 void expect_string(JsonFields& fields, std::string_view name, std::string_view expected) {
   if (const std::string found = fields.string(name); found != expected) {
     fields.refuse(name, fmt::format("is \"{}\", expected \"{}\"", found, expected));
@@ -62,9 +60,9 @@ void expect_replace(JsonFields& part, std::string_view from, std::string_view to
   expect_string(part, "content", to);
 }
 
-class Reader {
+class HfReader {
  public:
-  Reader(const HfTokenizerFiles& files, int64_t vocabulary)
+  HfReader(const HfTokenizerFiles& files, int64_t vocabulary)
       : files_(files), vocabulary_(vocabulary), root_(JsonFields::parse(files.tokenizer, files.where)) {}
 
   BpeModel read() {
@@ -341,6 +339,6 @@ class Reader {
 
 }  // namespace
 
-BpeModel bpe_from_hf(const HfTokenizerFiles& files, int64_t vocabulary) { return Reader(files, vocabulary).read(); }
+BpeModel bpe_from_hf(const HfTokenizerFiles& files, int64_t vocabulary) { return HfReader(files, vocabulary).read(); }
 
 }  // namespace raffia

@@ -16,8 +16,6 @@
 namespace raffia {
 namespace {
 
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
-
 // The code point that GPT-2 writes a byte with: itself where it is visible, else the next free one from 256 on.
 std::array<uint32_t, 256> visible_characters() {
   std::array<uint32_t, 256> codes{};
