@@ -10,6 +10,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cli/interrupt.h"
 #include "raffia/error.h"
 
 namespace raffia::cli {
@@ -45,13 +46,13 @@ std::optional<uint64_t> Input::size() const {
 
 Input::Came Input::read_some(std::string& buffer, size_t most) {
   if (ended_) return Came::end;
+  if (!await_input(descriptor_)) return Came::signal;
   const size_t before = buffer.size();
   buffer.resize(before + most);
   const ssize_t n = ::read(descriptor_, buffer.data() + before, most);
   const int error = errno;
   buffer.resize(before + static_cast<size_t>(std::max<ssize_t>(n, 0)));
   if (n > 0) return Came::bytes;
-  if (n < 0 && error == EINTR) return Came::signal;
   if (n < 0) throw_io(name_, "read", error);
   ended_ = true;
   return Came::end;

@@ -10,7 +10,7 @@
 
 namespace raffia::cli {
 
-// All throw IoError that names the input and the system's reason.
+// All throw IoError that names the input and the system's reason. A signal is one that Interrupts noted.
 class Input {
  public:
   Input();                                            // stdin

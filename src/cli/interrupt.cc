@@ -1,34 +1,83 @@
 #include "cli/interrupt.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
 #include <csignal>
 #include <initializer_list>
+
+#include "raffia/error.h"
 
 namespace raffia::cli {
 namespace {
 
-volatile std::sig_atomic_t g_signal = 0;  // handlers know no other place
+// Handlers know no other place.
+std::atomic<int> g_signal = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
+std::array<int, 2> g_noted = {-1, -1};  // a pipe that holds a byte per signal that was noted
 
-void note(int signal) { g_signal = signal; }
+void note(int signal) {
+  int before = 0;
+  while (before == 0 || (before == SIGINT && signal == SIGTERM)) {
+    if (!g_signal.compare_exchange_weak(before, signal)) continue;
+    const int error = errno;
+    [[maybe_unused]] const ssize_t n = ::write(g_noted[1], "", 1);  // a full pipe ends waits as well
+    errno = error;
+    return;
+  }
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);  // once this handler has returned
+}
 
-void set_handlers(void (*handler)(int), int flags) {
+void set_handlers(void (*handler)(int)) {
   struct sigaction action = {};
   action.sa_handler = handler;
-  action.sa_flags = flags;  // without SA_RESTART: reads return
+  action.sa_flags = SA_RESTART;  // a write to stdout that were cut off would fail for good
   sigemptyset(&action.sa_mask);
   for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
 }
 
 }  // namespace
 
-Interrupts::Interrupts() { forget(); }
+Interrupts::Interrupts() {
+  if (::pipe2(g_noted.data(), O_NONBLOCK | O_CLOEXEC) != 0) throw IoError("cannot open a pipe to note signals in");
+  set_handlers(note);
+}
 
-Interrupts::~Interrupts() { set_handlers(SIG_DFL, 0); }
+Interrupts::~Interrupts() {
+  set_handlers(SIG_DFL);
+  for (int& end : g_noted) {
+    ::close(end);
+    end = -1;
+  }
+  g_signal = 0;
+}
 
 int Interrupts::signal() const { return g_signal; }
 
 void Interrupts::forget() {
-  g_signal = 0;
-  set_handlers(note, static_cast<int>(SA_RESETHAND));
+  int heeded = SIGINT;
+  g_signal.compare_exchange_strong(heeded, 0);
+}
+
+bool await_input(int descriptor) {
+  std::array<pollfd, 2> ready = {
+      {{.fd = descriptor, .events = POLLIN, .revents = 0}, {.fd = g_noted[0], .events = POLLIN, .revents = 0}}};
+  while (g_signal == 0) {
+    if (::poll(ready.data(), ready.size(), -1) < 0) {
+      if (errno == EINTR) continue;
+      return true;  // the read will say what is wrong
+    }
+    if (ready[0].revents != 0) return true;
+    // Perhaps a byte of a signal that was forgotten: whether one came since is asked again once the pipe is empty.
+    std::array<char, 16> bytes;
+    while (::read(g_noted[0], bytes.data(), bytes.size()) > 0) continue;
+  }
+  return false;
 }
 
 }  // namespace raffia::cli

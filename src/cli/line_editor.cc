@@ -11,7 +11,6 @@
 #ifdef RAFFIA_HAS_LIBEDIT
 #include <histedit.h>
 
-#include <cerrno>
 #include <clocale>
 #include <cstdio>
 #include <cwchar>
@@ -66,10 +65,14 @@ class LineEditor::EditedLines : public Source {
     el_set(editor_.get(), EL_GETCFN, read_character);
     el_set(editor_.get(), EL_HIST, history, history_.get());
     el_set(editor_.get(), EL_EDITOR, "emacs");
+    // A Ctrl-D that was typed while the model wrote comes as a zero: the terminal's own mode kept it as the end of its input.
+    el_set(editor_.get(), EL_BIND, "^@", "em-delete-or-list", nullptr);
     el_source(editor_.get(), nullptr);  // the user's ~/.editrc
   }
 
   Came next(std::string& line) override {
+    // Before the prompt, which libedit shows in the mode that it finds: there a Ctrl-D would be lost that comes at once.
+    el_set(editor_.get(), EL_PREP_TERM, 1);
     int count = 0;
     const char* found = el_gets(editor_.get(), &count);
     if (found == nullptr || count <= 0) {
@@ -90,15 +93,14 @@ class LineEditor::EditedLines : public Source {
     return *static_cast<EditedLines*>(data);
   }
 
-  // As libedit's own, but a signal that was noted ends the line: libedit would try again.
-  static int read_character(EditLine* editor, wchar_t* character) {
+  // As libedit's own, but a signal that was noted ends the line.
+  static int read_character(EditLine*, wchar_t* character) {
     std::mbstate_t partial = {};
     while (true) {
+      if (!await_input(STDIN_FILENO)) return -1;
       char byte = 0;
       const ssize_t n = ::read(STDIN_FILENO, &byte, 1);
-      if (n == 0) return 0;
-      if (n < 0 && errno == EINTR && owner(editor).interrupts_.signal() == 0) continue;
-      if (n < 0) return -1;
+      if (n <= 0) return static_cast<int>(n);
       const size_t size = std::mbrtowc(character, &byte, 1, &partial);
       if (size == 0 || size == 1) return 1;
       if (size == static_cast<size_t>(-1)) partial = {};  // not of this locale: left out

@@ -3,9 +3,10 @@
 // A step loads R vectors of weights (and widens them), then one vector of x for each token and does T R multiply-adds: 4 x 3
 // fill AVX2's 16 registers with 12 sums, 3 vectors of weights and one of x, 7 loads for 12 FMA.
 //
-// Few tokens read the weights where they lie, once, at the speed of memory: tiles of many rows hide the latency of FMA, and the
-// rows of later tiles are asked for meanwhile. Many tokens are bound by arithmetic: blocks of weights are widened once into
-// panels [columns / lanes][3][lanes] that stay in L1 while all tokens pass by.
+// Few tokens read the weights where they lie, once, at the speed of memory: tiles of many rows hide the latency of FMA. The rows
+// of a tile lie some pages apart, so that hardware sees as many long streams and reads ahead of each. Many tokens are bound by
+// arithmetic: blocks of weights are widened once into panels [columns / lanes][3][lanes] that stay in L1 while all tokens pass
+// by.
 
 #if defined(RAFFIA_KERNELS_WEIGHT_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RAFFIA_KERNELS_WEIGHT_PRODUCT_INL_H_
@@ -91,14 +92,22 @@ struct Vectors<0> {
   HWY_INLINE void add_product(Vec, const Vectors&) {}
 };
 
+// The rows of a tile: first, first + apart, ..
+struct TileRows {
+  int64_t first;
+  int64_t apart = 1;
+
+  HWY_INLINE int64_t at(size_t index) const { return first + static_cast<int64_t>(index) * apart; }
+};
+
 // What a row's sum is multiplied by, and what is added then; padded for vectors of four.
 struct RowEnds {
   float scale[8];
   float bias[8];
 
-  HWY_INLINE RowEnds(const WeightProduct& product, int64_t first, size_t count) {
+  HWY_INLINE RowEnds(const WeightProduct& product, TileRows rows, size_t count) {
     const auto fill = [&](float* to, const float* from, float otherwise) HWY_ATTR {
-      for (size_t r = 0; r < 8; ++r) to[r] = from != nullptr && r < count ? from[first + static_cast<int64_t>(r)] : otherwise;
+      for (size_t r = 0; r < 8; ++r) to[r] = from != nullptr && r < count ? from[rows.at(r)] : otherwise;
     };
     fill(scale, product.weights.type == WeightType::int8 ? product.weights.scales : nullptr, 1.0f);
     fill(bias, product.bias, 0.0f);
@@ -234,16 +243,15 @@ class LinesAhead {
   size_t distance_;  // elements: whole tiles
 };
 
-// T tokens by R rows of weights where they lie. Of tokens and rows, the fewer are held in registers. Where several groups of
-// tokens pass by the same rows, each asks for its share of the lines ahead.
-template <size_t T, size_t R, class W>
-HWY_INLINE void direct_tile(const WeightProduct& product, size_t token, int64_t row, const LinesAhead<R, W>& ahead,
-                            size_t group = 0, size_t groups = 1) {
+// T tokens by R rows of weights where they lie. Of tokens and rows, the fewer are held in registers. on_line(w, k) is told of
+// each cache line that a row is about to read, from column k on.
+template <size_t T, size_t R, class W, class OnLine>
+HWY_INLINE void direct_tile(const WeightProduct& product, size_t token, TileRows rows, OnLine on_line) {
   constexpr size_t kLine = 64 / sizeof(W);
   constexpr bool kHoldTokens = T < R;
   const size_t columns = static_cast<size_t>(product.weights.columns);
-  const int64_t w_stride = product.weights.columns;
-  const W* w = static_cast<const W*>(product.weights.data) + row * w_stride;
+  const int64_t w_stride = rows.apart * product.weights.columns;
+  const W* w = static_cast<const W*>(product.weights.data) + rows.first * product.weights.columns;
   const float* x = product.x + static_cast<int64_t>(token) * product.x_stride;
   ProductTile<HWY_MAX(T, R), HWY_MIN(T, R)> tile;
   tile.zero();
@@ -258,12 +266,8 @@ HWY_INLINE void direct_tile(const WeightProduct& product, size_t token, int64_t 
     }
   };
   size_t k = 0;
-  size_t turn = group;
   for (; k + kLine <= columns; k += kLine) {
-    if (turn-- == 0) {
-      ahead.ask(w, k);
-      turn = groups - 1;
-    }
+    on_line(w, k);
     for (size_t i = k; i < k + kLine; i += kLanes) step(x + i, product.x_stride, w + i, w_stride);
   }
   for (; k + kLanes <= columns; k += kLanes) step(x + k, product.x_stride, w + k, w_stride);
@@ -274,42 +278,55 @@ HWY_INLINE void direct_tile(const WeightProduct& product, size_t token, int64_t 
     copy_tails(x + k, product.x_stride, T, columns - k, x_tails);
     step(x_tails, kLanes, w_tails, kLanes);
   }
-  const RowEnds ends(product, row, R);
-  float* y = product.y + static_cast<int64_t>(token) * product.y_stride + row;
+  const RowEnds ends(product, rows, R);
+  HWY_ALIGN float finished[T * R];
   if constexpr (kHoldTokens) {
-    finish_inner_tokens(tile, ends, y, product.y_stride);
+    finish_inner_tokens(tile, ends, finished, static_cast<int64_t>(R));
   } else {
-    finish_tokens(tile, ends, y, product.y_stride);
+    finish_tokens(tile, ends, finished, static_cast<int64_t>(R));
+  }
+  for (size_t t = 0; t < T; ++t) {
+    float* y = product.y + static_cast<int64_t>(token + t) * product.y_stride;
+    for (size_t r = 0; r < R; ++r) y[rows.at(r)] = finished[t * R + r];
   }
 }
 
 // All rows [begin, end) for T tokens.
 template <size_t T, size_t R, class W>
 HWY_NOINLINE void direct_rows(const WeightProduct& product, int64_t begin, int64_t end) {
-  const LinesAhead<R, W> ahead(product.weights);
-  const LinesAhead<1, W> ahead_of_one(product.weights);
+  constexpr int64_t kTall = static_cast<int64_t>(R);
+  const auto nothing = [](const W*, size_t) HWY_ATTR {};
   int64_t row = begin;
-  for (; row + static_cast<int64_t>(R) <= end; row += static_cast<int64_t>(R)) direct_tile<T, R, W>(product, 0, row, ahead);
-  for (; row < end; ++row) direct_tile<T, 1, W>(product, 0, row, ahead_of_one);
+  for (int64_t apart; (apart = HWY_MIN(kRowsApart, (end - row) / kTall)) > 0; row += kTall * apart) {
+    for (int64_t r = row; r < row + apart; ++r) direct_tile<T, R, W>(product, 0, {.first = r, .apart = apart}, nothing);
+  }
+  for (; row < end; ++row) direct_tile<T, 1, W>(product, 0, {.first = row}, nothing);
 }
 
 // R rows for all tokens, in groups of 3 and 4 (or 2 + 3): the weights come from L1 for all but the first.
 template <size_t R, class W>
 HWY_NOINLINE void direct_groups(const WeightProduct& product, int64_t row) {
   const LinesAhead<R, W> ahead(product.weights);
+  const TileRows rows{.first = row};
   const size_t groups = (product.tokens + kTileTokens - 1) / kTileTokens;
   size_t token = 0;
   for (size_t group = 0; group < groups; ++group) {
     const size_t left = groups - group, take = (product.tokens - token + left - 1) / left;
+    // Each group asks for its share of the lines ahead.
+    const auto ask = [&, turn = group](const W* w, size_t k) mutable HWY_ATTR {
+      if (turn-- > 0) return;
+      ahead.ask(w, k);
+      turn = groups - 1;
+    };
     switch (take) {
       case 4:
-        direct_tile<4, R, W>(product, token, row, ahead, group, groups);
+        direct_tile<4, R, W>(product, token, rows, ask);
         break;
       case 3:
-        direct_tile<3, R, W>(product, token, row, ahead, group, groups);
+        direct_tile<3, R, W>(product, token, rows, ask);
         break;
       default:
-        direct_tile<2, R, W>(product, token, row, ahead, group, groups);
+        direct_tile<2, R, W>(product, token, rows, ask);
     }
     token += take;
   }
@@ -392,7 +409,7 @@ HWY_NOINLINE void multiply_block(const WeightProduct& product, int64_t row, size
     }
     const int64_t first = row + static_cast<int64_t>(r);
     const size_t there = HWY_MIN(kTileRows, rows - r);
-    const RowEnds ends(product, first, there);
+    const RowEnds ends(product, {.first = first}, there);
     float* y = product.y + static_cast<int64_t>(token) * product.y_stride + first;
     if (there == kTileRows) {
       finish_tokens(tile, ends, y, product.y_stride);

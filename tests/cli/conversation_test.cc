@@ -1,12 +1,14 @@
-// raffia generate --interactive, through a pipe.
+// raffia generate --interactive: through a pipe, and on a terminal.
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cli/model_case.h"
+#include "cli/terminal.h"
 
 namespace {
 
@@ -15,6 +17,23 @@ class Conversation : public ModelCommand {
   Result talk(const std::string& flags, const std::string& lines) const {
     directory_.write("lines", lines);
     return raffia("generate " + model("lm-gate") + " --interactive " + flags, "cat " + file("lines") + " |");
+  }
+
+  // On a terminal. Answers have `tokens` tokens: no greedy draw is "~".
+  std::vector<std::string> at_terminal(const std::string& tokens) const {
+    model("lm-gate");
+    return {"generate",
+            (directory_.path() / "lm-gate").string(),
+            "--interactive",
+            "--tokens",
+            tokens,
+            "--stop",
+            "~",
+            "--greedy",
+            "--threads",
+            "1",
+            "--state-out",
+            (directory_.path() / "left").string()};
   }
 };
 
@@ -69,6 +88,49 @@ TEST_F(Conversation, WrongCommandsAreAnsweredAndNotTheEnd) {
 TEST_F(Conversation, SeedAndTemperatureChangeTheDraws) {
   const Result result = talk("--seed 1 --tokens 30", "/seed 3\n/temperature 0.5\nabc\n");
   EXPECT_EQ(result.out, talk("--seed 3 --temperature 0.5 --tokens 30", "abc\n").out);
+}
+
+TEST_F(Conversation, CtrlCEndsAnAnswerAndALineAndCtrlDTheConversation) {
+  Terminal terminal(at_terminal("100000000"));
+  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+  terminal.type("abc\r");
+  ASSERT_TRUE(terminal.await("abc\r\n")) << terminal.screen();
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(terminal.await("\u00e9")) << terminal.screen();  // it is writing
+  terminal.type("\x03");
+  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+  terminal.type("not sent");
+  ASSERT_TRUE(terminal.await("not sent")) << terminal.screen();
+  terminal.type("\x03");
+  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+  terminal.type("\x03");  // and at an empty line there is nothing to end
+  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+  terminal.type("/info\r");
+  ASSERT_TRUE(terminal.await("tokens read")) << terminal.screen();
+  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+  terminal.type("\x04");
+  EXPECT_EQ(terminal.exit_code(), 0) << terminal.screen();
+  EXPECT_EQ(raffia("state restore " + model("lm-gate") + " " + file("left") + " --check").exit_code, 0);
+}
+
+// Whether they come during the answer or just after it.
+TEST_F(Conversation, KeysTypedAheadAreHeededInTheirTurn) {
+  Terminal terminal(at_terminal("1000"));
+  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+  terminal.type("abc\r");
+  ASSERT_TRUE(terminal.await("\u00e9")) << terminal.screen();
+  terminal.type("/info\r\x04");
+  EXPECT_EQ(terminal.exit_code(), 0) << terminal.screen();
+  EXPECT_NE(terminal.screen().find("1,004 tokens read"), std::string::npos) << terminal.screen();
+}
+
+TEST_F(Conversation, SigtermLeavesAndKeepsTheState) {
+  Terminal terminal(at_terminal("20"));
+  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+  terminal.type("abc\r");
+  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+  terminal.send(SIGTERM);
+  EXPECT_EQ(terminal.exit_code(), 128 + SIGTERM) << terminal.screen();
+  EXPECT_EQ(raffia("state restore " + model("lm-gate") + " " + file("left") + " --check").exit_code, 0);
 }
 
 }  // namespace

@@ -121,7 +121,8 @@ TEST(Linear, EqualsReferenceAtEveryNumberOfColumns) {
 
 TEST(Linear, EqualsReferenceAtEveryNumberOfRows) {
   for_each_isa_and_type([](WeightType type) {
-    for (int64_t rows : {1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 24, 25, 50}) {
+    // 52 and 104 rows are a whole block of tiles for few tokens, of 4 and of 8 rows.
+    for (int64_t rows : {1, 2, 3, 4, 5, 7, 8, 9, 11, 12, 13, 24, 25, 50, 51, 52, 53, 103, 104, 105, 121, 217}) {
       const Layer layer(type, rows, 40, rows % 2 == 0);
       for (int64_t tokens : {1, 2, 3, 5, 25}) expect_matches_reference(layer, tokens);
     }
