@@ -26,7 +26,7 @@ endif()
 
 # With -DCMAKE_UNITY_BUILD=ON sources are compiled in batches, which read headers and instantiate their templates once.
 if(NOT DEFINED CMAKE_UNITY_BUILD_BATCH_SIZE)
-  set(CMAKE_UNITY_BUILD_BATCH_SIZE 20)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 26)
 endif()
 
 add_library(raffia_build_flags INTERFACE)
