@@ -26,7 +26,7 @@ check_format() {
   git ls-files -z '*.h' '*.cc' | xargs -0 --no-run-if-empty clang-format-14 --dry-run -Werror
 }
 
-# configure PRESET: a build from nothing compiles sources in batches, in a third of the time. One that exists stays as it is: with
+# configure PRESET: a build from nothing compiles libraries and commands in batches, which is quicker. One that exists stays as it is: with
 # single sources, a change costs less.
 configure() {
   local directory=build
