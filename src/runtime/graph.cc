@@ -95,10 +95,8 @@ uint64_t Graph::checksum() const {
 }
 
 void Graph::require_checksum() const {
-  const auto expected = metadata_.find(kChecksumKey);
-  if (expected == metadata_.end() || expected->second == hexadecimal(checksum())) return;
-  throw FormatError(fmt::format("{}: the tensors have the checksum {}, expected {} (metadata): the file is damaged", where_,
-                                hexadecimal(checksum()), expected->second));
+  raffia::require_checksum(
+      metadata_, [this] { return checksum(); }, where_);
 }
 
 uint64_t Graph::fingerprint() const {
