@@ -6,13 +6,12 @@
 #include "cli/command.h"
 #include "cli/estimator_flags.h"
 #include "cli/model_bench.h"
+#include "cli/weight_types.h"
 #include "raffia/error.h"
 #include "runtime/random_weights.h"
 
 namespace raffia::cli {
 namespace {
-
-constexpr Named<WeightType> kTypes[] = {{"f32", WeightType::f32}, {"bf16", WeightType::bf16}, {"int8", WeightType::int8}};
 
 std::string op_of(const ModelConfig& config) {
   std::vector<std::string> names;
@@ -43,7 +42,7 @@ void add_model_flags(CLI::App& app, ModelFlags& flags) {
          "Contenders: a model of each")
       ->type_name("LIST")
       ->default_str(fmt::format("{}", fmt::join(defaults, ",")));
-  add_names(app, "--type", kTypes, flags.types, "How weights are stored: f32, bf16, int8");
+  add_names(app, "--type", kWeightTypes, flags.types, "How weights are stored: f32, bf16, int8");
   app.add_option("--model", flags.directories, "Measure the model of this directory instead; may be repeated")
       ->type_name("DIR")
       ->allow_extra_args(false);

@@ -6,9 +6,7 @@
 
 #include "raffia/random.h"
 
-namespace raffia {
-
-namespace runtime {
+namespace raffia::runtime {
 
 double log_sum(std::span<const float> logits) {
   const double most = *std::ranges::max_element(logits);
@@ -92,5 +90,4 @@ int32_t choose(std::span<const float> logits, std::span<const int32_t> recent, c
   return ids[last];
 }
 
-}  // namespace runtime
-}  // namespace raffia
+}  // namespace raffia::runtime
