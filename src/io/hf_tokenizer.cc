@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/byte_pieces.h"
 #include "io/json_fields.h"
 #include "io/tokenizer_kinds.h"
 #include "raffia/error.h"
@@ -16,8 +17,6 @@ namespace raffia {
 namespace {
 
 using Json = nlohmann::json;
-
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 
 void expect_string(JsonFields& fields, std::string_view name, std::string_view expected) {
   if (const std::string found = fields.string(name); found != expected) {

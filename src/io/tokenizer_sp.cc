@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "io/byte_pieces.h"
 #include "io/text.h"
 #include "io/tokenizer_kinds.h"
 #include "raffia/error.h"
@@ -26,7 +27,6 @@ constexpr size_t kFixedPieces = kSpecialIds + kBytePieces + 1;  // and the end o
 
 // SentencePiece writes a space as U+2581, keeps U+2585 and the tab to itself, and skips training lines that hold them. In texts,
 // these characters are bytes.
-constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 constexpr std::string_view kReserved[] = {kSpaceMark, "\xE2\x96\x85", "\t"};
 
 constexpr size_t kLongestSentence = 4000;                // bytes; SentencePiece skips those above 4192
