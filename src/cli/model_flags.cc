@@ -7,6 +7,7 @@
 #include "cli/estimator_flags.h"
 #include "cli/model_bench.h"
 #include "cli/weight_types.h"
+#include "io/model_directory.h"
 #include "raffia/error.h"
 #include "runtime/random_weights.h"
 
@@ -80,7 +81,7 @@ std::vector<std::vector<BenchModel>> models_of(const ModelFlags& flags) {
     auto& group = groups.emplace_back();
     for (const std::string& directory : flags.directories) {
       const std::filesystem::path path(directory);
-      const ModelConfig config = load_model_config(path / "config.json");
+      const ModelConfig config = load_model_config(path / kConfigFile);
       if (config.task != Task::lm) {
         throw UsageError(fmt::format("--model: {} is for task {}, expected lm", directory, name_of(config.task)));
       }
