@@ -4,6 +4,8 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/decode_plot.h"
+#include "cli/gnuplot.h"
 #include "cli/model_bench.h"
 
 namespace raffia::cli {
@@ -13,6 +15,7 @@ struct Flags {
   ModelBenchOptions bench;
   std::vector<int64_t> batch = {1}, depths = {0, 512, 4096, 32768};
   int64_t tokens = 32;
+  std::string plot;
 };
 
 }  // namespace
@@ -24,6 +27,8 @@ Run add_bench_decode(CLI::App& app) {
   add_integers(app, "--depths", flags->depths, "Tokens that the sessions have read before");
   add_positive(app, "--tokens", flags->tokens, "Tokens written by each session in a turn");
   add_run_flags(app, flags->bench);
+  app.add_option("--plot", flags->plot, "Write PREFIX.svg and PREFIX.png: speed and memory against depth (needs gnuplot)")
+      ->type_name("PREFIX");
   return [flags] {
     std::vector<ModelTest> tests;
     for (const int64_t batch : flags->batch) {
@@ -32,7 +37,9 @@ Run add_bench_decode(CLI::App& app) {
         tests.push_back({.kind = ModelTest::Kind::decode, .tokens = flags->tokens, .depth = depth, .batch = batch});
       }
     }
-    run_model_bench(tests, flags->bench);
+    if (!flags->plot.empty()) require_gnuplot("--plot");
+    const std::vector<ModelRecord> records = run_model_bench(tests, flags->bench);
+    if (!flags->plot.empty()) plot_decode(records, flags->plot);
   };
 }
 

@@ -104,9 +104,14 @@ double work_of(const BenchModel& model, const ModelTest& test) {
   return static_cast<double>(test.batch * test.tokens) * (weights_per_token + seen);
 }
 
-bool fits(const BenchModel& model, const ModelTest& test, const ModelBenchOptions& options) {
+// 10^9 bytes that the sessions of a test remember.
+double remembered(const BenchModel& model, const ModelTest& test) {
   const int64_t depth = test.kind == ModelTest::Kind::decode ? test.depth : test.tokens;
-  return static_cast<double>(model.state_bytes_at(depth) * test.batch) <= 1e9 * static_cast<double>(options.cache_limit);
+  return 1e-9 * static_cast<double>(model.state_bytes_at(depth) * test.batch);
+}
+
+bool fits(const BenchModel& model, const ModelTest& test, const ModelBenchOptions& options) {
+  return remembered(model, test) <= static_cast<double>(options.cache_limit);
 }
 
 // What one group of models remembers of the memory pass: [model][test].
@@ -185,36 +190,51 @@ class TimePass {
     std::vector<ModelRecord> records;
     std::vector<std::shared_ptr<const Model>> models;
     for (BenchModel& bench : benches) models.push_back(bench.make());
-    for (size_t t = 0; t < tests.size(); ++t) {
-      progress_.begin(fmt::format("time of {}, {} weights", tests[t].name(), models.front()->weight_type()));
-      for (ModelRecord& record : run_test(benches, models, tests[t], peaks, t)) records.push_back(std::move(record));
+    for (size_t begin = 0, end = 0; begin < tests.size(); begin = end) {
+      // Tests take turns too, as many as memory has room for.
+      double total = 0;
+      do {
+        for (const BenchModel& bench : benches) total += fits(bench, tests[end], options_) ? remembered(bench, tests[end]) : 0;
+        if (end > begin && total > static_cast<double>(options_.cache_limit)) break;
+        ++end;
+      } while (end < tests.size());
+      const std::string others = end - begin > 1 ? fmt::format(" to {}", tests[end - 1].name()) : "";
+      progress_.begin(fmt::format("time of {}{}, {} weights", tests[begin].name(), others, models.front()->weight_type()));
+      for (ModelRecord& record : run_tests(benches, models, std::span(tests).subspan(begin, end - begin), peaks, begin)) {
+        records.push_back(std::move(record));
+      }
     }
     return records;
   }
 
  private:
-  std::vector<ModelRecord> run_test(const std::vector<BenchModel>& benches,
-                                    const std::vector<std::shared_ptr<const Model>>& models, const ModelTest& test,
-                                    const PeakMemory& peaks, size_t number) {
+  // `first` is the number of the first test among all.
+  std::vector<ModelRecord> run_tests(const std::vector<BenchModel>& benches,
+                                     const std::vector<std::shared_ptr<const Model>>& models, std::span<const ModelTest> tests,
+                                     const PeakMemory& peaks, size_t first) {
     struct Case {
       const Model* model;
+      const ModelTest* test;
       const Trial* trial;
       ModelRecord record;
     };
     std::vector<std::unique_ptr<Trial>> trials;
     std::vector<Case> cases;
     std::vector<Contender> contenders;
-    for (size_t m = 0; m < benches.size(); ++m) {
-      if (!fits(benches[m], test, options_)) continue;
-      Trial* trial = trials.emplace_back(std::make_unique<Trial>(models[m], test)).get();
-      for (const int64_t threads : options_.threads) {
-        cases.push_back({models[m].get(), trial, describe(benches[m], *models[m], test, threads)});
-        cases.back().record.peak_rss_bytes = peaks[m][number];
-        contenders.push_back({.run = [trial, run = on(threads)] { trial->run(run); }, .work = work_of(benches[m], test)});
+    for (size_t t = 0; t < tests.size(); ++t) {
+      const ModelTest& test = tests[t];
+      for (size_t m = 0; m < benches.size(); ++m) {
+        if (!fits(benches[m], test, options_)) continue;
+        Trial* trial = trials.emplace_back(std::make_unique<Trial>(models[m], test)).get();
+        for (const int64_t threads : options_.threads) {
+          cases.push_back({models[m].get(), &test, trial, describe(benches[m], *models[m], test, threads)});
+          cases.back().record.peak_rss_bytes = peaks[m][first + t];
+          contenders.push_back({.run = [trial, run = on(threads)] { trial->run(run); }, .work = work_of(benches[m], test)});
+        }
       }
     }
-    const bool is_read_bound = test.kind == ModelTest::Kind::decode && test.batch == 1;
-    if (is_read_bound) {
+    const auto is_read_bound = [](const ModelTest& test) { return test.kind == ModelTest::Kind::decode && test.batch == 1; };
+    if (std::ranges::any_of(tests, is_read_bound)) {
       for (const int64_t threads : options_.threads) {
         contenders.push_back({.run = probe_.reading(executor_, static_cast<int>(threads))});
       }
@@ -222,11 +242,12 @@ class TimePass {
     interleave(contenders, static_cast<int>(options_.repeats), progress_);
 
     for (size_t c = 0; c < cases.size(); ++c) {
+      const ModelTest& test = *cases[c].test;
       ModelRecord& record = cases[c].record;
       record.seconds = contenders[c].seconds;
       record.tokens_per_second = static_cast<double>(test.batch * test.tokens) / record.seconds;
       record.state_bytes = static_cast<int64_t>(cases[c].trial->state_bytes());
-      if (!is_read_bound) continue;
+      if (!is_read_bound(test)) continue;
       const auto place = std::find(options_.threads.begin(), options_.threads.end(), record.threads) - options_.threads.begin();
       record.bandwidth_gbps = probe_.gbps(contenders[cases.size() + static_cast<size_t>(place)].seconds);
       record.weight_gbps = 1e-9 * bytes_per_step(*cases[c].model) * static_cast<double>(test.tokens) / record.seconds;
@@ -236,7 +257,7 @@ class TimePass {
     for (const Case& one : cases) {
       records.push_back(one.record);
       for (const Case& other : cases) {
-        if (other.record.op != "softmax" || other.record.threads != one.record.threads) continue;
+        if (other.test != one.test || other.record.op != "softmax" || other.record.threads != one.record.threads) continue;
         records.back().ratio_to_softmax = other.record.seconds / one.record.seconds;
       }
     }
@@ -265,7 +286,7 @@ void add_run_flags(CLI::App& app, ModelBenchOptions& options) {
   add_format_flags(app, options.output);
 }
 
-void run_model_bench(const std::vector<ModelTest>& tests, const ModelBenchOptions& options) {
+std::vector<ModelRecord> run_model_bench(const std::vector<ModelTest>& tests, const ModelBenchOptions& options) {
   std::vector<std::vector<BenchModel>> groups = models_of(options.models);
   double work = 0;
   for (const auto& group : groups) {
@@ -296,6 +317,7 @@ void run_model_bench(const std::vector<ModelTest>& tests, const ModelBenchOption
     }
   }
   print_table<ModelRecord>(kColumns, records, options.output.format(), std::cout);
+  return records;
 }
 
 }  // namespace raffia::cli

@@ -81,7 +81,7 @@ struct ModelRecord {
 };
 
 // Measures memory, then time, and prints the records on stdout.
-void run_model_bench(const std::vector<ModelTest>& tests, const ModelBenchOptions& options);
+std::vector<ModelRecord> run_model_bench(const std::vector<ModelTest>& tests, const ModelBenchOptions& options);
 
 }  // namespace raffia::cli
 

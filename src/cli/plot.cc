@@ -15,6 +15,11 @@
 namespace raffia::cli {
 namespace {
 
+// Colours distinct to readers with any colour vision (Okabe and Ito).
+constexpr Look kLooks[] = {{"softmax", "softmax", "#444444"}, {"rfa", "RFA", "#0072B2"},   {"rfa_gate", "RFA-Gate", "#D55E00"},
+                           {"hybrid", "hybrid", "#CC79A7"},   {"lara", "LARA", "#009E73"}, {"ra", "RA", "#56B4E9"},
+                           {"eva", "EVA", "#E69F00"},         {"", "model", "#B8A800"}};
+
 struct Curve {
   Record like;  // its first record
   std::vector<CurvePoint> points;
@@ -46,20 +51,6 @@ bool differs(const std::vector<Curve>& curves, const Get& get) {
 
 std::string threads_text(int64_t threads) { return fmt::format("{} thread{}", threads, threads == 1 ? "" : "s"); }
 
-struct Look {
-  std::string_view op;
-  const char *title, *colour;
-};
-
-// Colours distinct to readers with any colour vision (Okabe and Ito).
-constexpr Look kLooks[] = {{"softmax", "softmax", "#444444"}, {"rfa", "RFA", "#0072B2"},   {"rfa_gate", "RFA-Gate", "#D55E00"},
-                           {"hybrid", "hybrid", "#CC79A7"},   {"lara", "LARA", "#009E73"}, {"ra", "RA", "#56B4E9"},
-                           {"eva", "EVA", "#E69F00"}};
-
-const Look& look_of(const Record& record) {
-  return *std::find_if(std::begin(kLooks), std::end(kLooks), [&record](const Look& look) { return look.op == record.op; });
-}
-
 // The op and whatever else tells the curves of this plot apart.
 std::string curve_title(const Curve& curve, const std::vector<Curve>& curves) {
   const Record& record = curve.like;
@@ -73,7 +64,7 @@ std::string curve_title(const Curve& curve, const std::vector<Curve>& curves) {
   if (record.segment && differs(curves, [](const Record& r) { return r.segment.value_or(0); })) {
     parts.push_back(fmt::format("segment {}", *record.segment));
   }
-  return parts.empty() ? look_of(record).title : fmt::format("{} ({})", look_of(record).title, fmt::join(parts, ", "));
+  return parts.empty() ? look_of(record.op).title : fmt::format("{} ({})", look_of(record.op).title, fmt::join(parts, ", "));
 }
 
 std::string plot_title(const std::vector<Curve>& curves) {
@@ -116,7 +107,7 @@ std::vector<Mark> marks_of(const std::vector<Curve>& curves) {
         marks.push_back({.length = *length,
                          .seconds = interpolate(softmax.points, *length),
                          .label = fmt::format("{}: crossover at {:.0f}", curve_title(other, curves), *length),
-                         .colour = look_of(other.like).colour});
+                         .colour = look_of(other.like.op).colour});
       }
     }
   }
@@ -166,7 +157,7 @@ std::string script_of(const std::vector<Curve>& curves, const std::string& prefi
     const Record& like = curves[i].like;
     const char* dash = like.input == "features" ? "(8,4)" : "1";
     parts.push_back(fmt::format("$curve{} using 1:2 with linespoints lw 2.5 pt {} ps 0.8 dashtype {} lc rgb '{}' title {}", i,
-                                5 + 2 * (i % 4), dash, look_of(like).colour, quoted(curve_title(curves[i], curves))));
+                                5 + 2 * (i % 4), dash, look_of(like.op).colour, quoted(curve_title(curves[i], curves))));
   }
   const std::string plot = fmt::format("plot {}\n", fmt::join(parts, ", "));
   out << on_both_terminals(plot, prefix);
@@ -174,6 +165,11 @@ std::string script_of(const std::vector<Curve>& curves, const std::string& prefi
 }
 
 }  // namespace
+
+const Look& look_of(std::string_view op) {
+  const auto* known = std::find_if(std::begin(kLooks), std::end(kLooks), [op](const Look& look) { return look.op == op; });
+  return known == std::end(kLooks) ? *(std::end(kLooks) - 1) : *known;
+}
 
 std::optional<double> crossover(std::span<const CurvePoint> softmax, std::span<const CurvePoint> other) {
   std::optional<double> found;

@@ -5,11 +5,19 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/records.h"
 
 namespace raffia::cli {
+
+// How an estimator looks in every picture.
+struct Look {
+  std::string_view op;
+  const char *title, *colour;
+};
+const Look& look_of(std::string_view op);  // mixtures of estimators look alike
 
 struct CurvePoint {
   double length = 0;

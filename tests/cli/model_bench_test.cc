@@ -1,6 +1,8 @@
 // Benchmarks of whole models: what their records say.
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -145,6 +147,20 @@ TEST_F(ModelBench, CachesAboveTheLimitAreLeftOut) {
   ASSERT_EQ(records.size(), 1U);
   EXPECT_EQ(records[0]["op"], "rfa_gate");
   EXPECT_NE(result.err.find("softmax is left out of tg1 @ d4000000"), std::string::npos) << result.err;
+}
+
+TEST_F(ModelBench, PlotsSpeedAndMemoryAgainstDepth) {
+  const std::string prefix = (directory_.path() / "it's a plot").string();
+  const Result result = raffia("bench decode --depths 0,8,64 --threads 1,2 --tokens 2 --plot \"" + prefix + "\"" + kTiny);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::ifstream png(prefix + ".png", std::ios::binary), svg(prefix + ".svg");
+  std::string head(4, ' ');
+  png.read(head.data(), 4);
+  EXPECT_EQ(head.substr(1), "PNG");
+  const std::string drawn{std::istreambuf_iterator<char>(svg), {}};
+  for (const char* text : {"RFA-Gate, 1 thread", "softmax, 2 threads", "tokens per second", "memory of a session", "</svg>"}) {
+    EXPECT_NE(drawn.find(text), std::string::npos) << text;
+  }
 }
 
 TEST_F(ModelBench, BadFlagsAreRefused) {
