@@ -12,28 +12,13 @@ invoked_from=$PWD
 cd "$(dirname "$0")/.."
 wanted="  "
 source scripts/tables.sh
+source scripts/experiments.sh
 
 jobs=1 steps=400 out=out/convert
-usage() {
-  sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2
-  exit 2
-}
-while [[ ${1-} == --* ]]; do
-  case $1 in
-    --jobs | --steps | --out)
-      [[ -n ${2-} ]] || usage
-      declare "${1#--}=$2"
-      shift 2
-      ;;
-    *) usage ;;
-  esac
-done
-[[ $# == 2 && $steps =~ ^[1-9][0-9]*$ && $jobs =~ ^[1-9][0-9]*$ ]] || usage
-stories=$(cd "$invoked_from" && realpath "$1") text=$(cd "$invoked_from" && realpath "$2")
-[[ -x $raffia ]] || {
-  echo "convert.sh: $raffia is not there: cmake --preset release && cmake --build --preset release" >&2
-  exit 1
-}
+read_flags "$@"
+[[ ${#rest[@]} == 2 ]] || usage
+stories=$(cd "$invoked_from" && realpath "${rest[0]}") text=$(cd "$invoked_from" && realpath "${rest[1]}")
+require_raffia
 mkdir -p "$out"
 
 # Learned from and held out, cut between two stories.

@@ -11,33 +11,17 @@ set -euo pipefail
 invoked_from=$PWD
 cd "$(dirname "$0")/.."
 
-jobs=1 steps="" out=out/results report=false
-usage() {
-  sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2
-  exit 2
-}
-while [[ ${1-} == --* ]]; do
-  case $1 in
-    --jobs | --steps | --out)
-      [[ -n ${2-} ]] || usage
-      declare "${1#--}=$2"
-      shift 2
-      ;;
-    --report) report=true && shift ;;
-    *) usage ;;
-  esac
-done
-[[ $jobs =~ ^[1-9][0-9]*$ && $steps =~ ^([1-9][0-9]*)?$ && -n ${1-} ]] || usage
-wikitext=$(cd "$invoked_from" && realpath "$1")
-shift
-experiments=" ${*:-wikitext recall} "
-for experiment in $experiments; do [[ $experiment == wikitext || $experiment == recall ]] || usage; done
+source scripts/tables.sh
+source scripts/experiments.sh
 
-raffia=build/bin/raffia
-[[ -x $raffia ]] || {
-  echo "results.sh: $raffia is not there: cmake --preset release && cmake --build --preset release" >&2
-  exit 1
-}
+jobs=1 steps="" out=out/results report=false
+read_flags "$@"
+[[ -n ${rest[0]-} ]] || usage
+wikitext=$(cd "$invoked_from" && realpath "${rest[0]}")
+experiments=" ${rest[*]:1} "
+[[ $experiments == "  " ]] && experiments=" wikitext recall "
+for experiment in $experiments; do [[ $experiment == wikitext || $experiment == recall ]] || usage; done
+require_raffia
 
 # The file of a part of WikiText-2, under any of the names that it has.
 part_of_wikitext() {
@@ -164,7 +148,6 @@ if ! $report; then
   for experiment in $experiments; do "run_$experiment"; done
 fi
 
-source scripts/tables.sh
 mkdir -p docs/img
 found=$(mktemp)
 for experiment in $experiments; do

@@ -142,7 +142,7 @@ class PrefixCache {
     int64_t lookups = 0, hits = 0;         // prompts; of these, with some prefix known
     int64_t tokens = 0, tokens_known = 0;  // asked for; found
     int64_t snapshots = 0;
-    size_t bytes = 0;
+    size_t bytes = 0;  // of snapshots, and of the tokens that lead to them
   };
 
   explicit PrefixCache(std::shared_ptr<const Model> model, const Options& options);

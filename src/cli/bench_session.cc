@@ -16,6 +16,7 @@
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "io/file.h"
+#include "io/model_directory.h"
 #include "raffia/error.h"
 #include "raffia/session.h"
 #include "runtime/session_at_depth.h"
@@ -77,10 +78,10 @@ std::string stored(BenchModel& bench, const fs::path& directory) {
                                  tokenizer->vocabulary()));
   }
   fs::create_directories(directory);
-  save_model_config(bench.config, directory / "config.json");
+  save_model_config(bench.config, directory / kConfigFile);
   tokenizer->save(directory);
   bench.prepare();
-  ReplacementFile file(directory / "model.safetensors");
+  ReplacementFile file(directory / kWeightsFile);
   file.write(bench.weights);
   file.commit();
   return directory.string();

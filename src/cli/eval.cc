@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/train_commands.h"
+#include "io/model_directory.h"
 #include "io/text.h"
 #include "raffia/error.h"
 
@@ -32,7 +33,7 @@ namespace {
 
 void run(const EvalFlags& flags) {
   if (flags.threads > 0) at::set_num_threads(static_cast<int>(flags.threads));
-  const ModelConfig config = load_model_config(flags.model / "config.json");
+  const ModelConfig config = load_model_config(flags.model / kConfigFile);
   switch (config.task) {
     case Task::lm:
       return evaluate_lm(flags, config);

@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "cli/eval.h"
 #include "cli/table.h"
+#include "io/model_directory.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
 #include "torch/nn/models.h"
@@ -145,7 +146,7 @@ void dump_qkv(const EvalFlags& flags, nn::LanguageModelImpl& model, std::span<co
 void evaluate_lm(const EvalFlags& flags, const ModelConfig& config) {
   if (flags.layer && flags.dump.empty()) throw UsageError("--layer: there is no --dump-qkv that it could choose from");
   nn::LanguageModelImpl model(config);
-  nn::load_weights(model, flags.model / "model.safetensors");
+  nn::load_weights(model, flags.model / kWeightsFile);
   const auto tokenizer = load_tokenizer(flags.model);
   const train::ScoredText text = train::scored_text(*tokenizer, train::read_for(tokenizer->kind(), flags.data));
   check_ids(text.ids, config);

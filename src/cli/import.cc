@@ -8,7 +8,9 @@
 #include <optional>
 
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "cli/progress.h"
+#include "cli/weight_types.h"
 #include "io/byte_source.h"
 #include "io/hf.h"
 #include "io/llama2c.h"

@@ -5,14 +5,11 @@
 #include <string>
 #include <string_view>
 
-#include "cli/flags.h"
 #include "cli/table.h"
 #include "core/weight_matrix.h"
 #include "io/imported_model.h"
 
 namespace raffia::cli {
-
-constexpr Named<WeightType> kWeightTypes[] = {{"f32", WeightType::f32}, {"bf16", WeightType::bf16}, {"int8", WeightType::int8}};
 
 // Saves with a progress bar on stderr.
 StorageReport save_with_progress(const ImportedModel& model, const Tokenizer* tokenizer, const std::string& directory,

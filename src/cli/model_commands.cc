@@ -1,4 +1,5 @@
 #include "cli/model_commands.h"
+#include "io/model_directory.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -35,7 +36,7 @@ CLI::Option* add_model(CLI::App& app, std::filesystem::path& directory) {
 
 std::shared_ptr<const Model> load_model(const std::filesystem::path& directory, std::initializer_list<Task> tasks) {
   // The configuration says it without the weights.
-  const Task task = load_model_config(directory / "config.json").task;
+  const Task task = load_model_config(directory / kConfigFile).task;
   if (std::ranges::find(tasks, task) == tasks.end()) {
     std::vector<std::string_view> expected;
     for (const Task each : tasks) expected.push_back(name_of(each));

@@ -6,13 +6,13 @@
 #include "cli/command.h"
 #include "cli/estimator_flags.h"
 #include "cli/model_bench.h"
+#include "cli/weight_types.h"
+#include "io/model_directory.h"
 #include "raffia/error.h"
 #include "runtime/random_weights.h"
 
 namespace raffia::cli {
 namespace {
-
-constexpr Named<WeightType> kTypes[] = {{"f32", WeightType::f32}, {"bf16", WeightType::bf16}, {"int8", WeightType::int8}};
 
 std::string op_of(const ModelConfig& config) {
   std::vector<std::string> names;
@@ -43,7 +43,7 @@ void add_model_flags(CLI::App& app, ModelFlags& flags) {
          "Contenders: a model of each")
       ->type_name("LIST")
       ->default_str(fmt::format("{}", fmt::join(defaults, ",")));
-  add_names(app, "--type", kTypes, flags.types, "How weights are stored: f32, bf16, int8");
+  add_names(app, "--type", kWeightTypes, flags.types, "How weights are stored: f32, bf16, int8");
   app.add_option("--model", flags.directories, "Measure the model of this directory instead; may be repeated")
       ->type_name("DIR")
       ->allow_extra_args(false);
@@ -81,7 +81,7 @@ std::vector<std::vector<BenchModel>> models_of(const ModelFlags& flags) {
     auto& group = groups.emplace_back();
     for (const std::string& directory : flags.directories) {
       const std::filesystem::path path(directory);
-      const ModelConfig config = load_model_config(path / "config.json");
+      const ModelConfig config = load_model_config(path / kConfigFile);
       if (config.task != Task::lm) {
         throw UsageError(fmt::format("--model: {} is for task {}, expected lm", directory, name_of(config.task)));
       }

@@ -7,7 +7,9 @@
 #include <string>
 
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "cli/import.h"
+#include "cli/weight_types.h"
 #include "io/datasets.h"
 #include "io/model_directory.h"
 #include "io/text.h"

@@ -11,17 +11,6 @@ namespace {
 
 bool is_learned_here(std::string_view kind) { return kind == "byte" || kind == "char" || kind == "word" || kind == "sp"; }
 
-// Where the last character begins if it is cut off, else the end.
-size_t end_of_whole_characters(std::string_view text) {
-  constexpr size_t kLongestCharacter = 4;
-  for (size_t back = 1; back < std::min(kLongestCharacter, text.size() + 1); ++back) {
-    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
-    if ((byte & 0xC0) == 0x80) continue;
-    return byte >= 0xC0 && character_size(text, text.size() - back) > back ? text.size() - back : text.size();
-  }
-  return text.size();
-}
-
 }  // namespace
 
 TokenStream::TokenStream(const Tokenizer& tokenizer)

@@ -21,4 +21,13 @@ std::array<int32_t, 256> ids_of_bytes(std::span<const std::string> pieces, int32
   return ids;
 }
 
+void add_character(std::string_view character, const std::unordered_map<std::string_view, int32_t>& ids_of_pieces,
+                   const std::array<int32_t, 256>& ids_of_bytes, std::vector<int32_t>& ids) {
+  if (const auto found = ids_of_pieces.find(character); found != ids_of_pieces.end()) {
+    ids.push_back(found->second);
+  } else {
+    for (const char byte : character) ids.push_back(ids_of_bytes[static_cast<unsigned char>(byte)]);
+  }
+}
+
 }  // namespace raffia

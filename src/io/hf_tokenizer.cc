@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/byte_pieces.h"
 #include "io/json_fields.h"
 #include "io/tokenizer_kinds.h"
 #include "raffia/error.h"

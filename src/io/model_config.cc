@@ -166,6 +166,14 @@ class Checks {
     if (causal && !estimator.supports_causal()) {
       refuse("estimators", "has {}, which has no causal form: task {} needs one", to_string(estimator), name_of(c_.task));
     }
+    // Sessions need a memory that steps can carry.
+    const bool reads_all_again = (estimator.kind == EstimatorKind::lara && !estimator.streaming) ||
+                                 (estimator.kind == EstimatorKind::eva && estimator.samples == 0);
+    if (causal && reads_all_again) {
+      refuse("estimators",
+             "has {}, which has no memory of constant size: task {} needs streaming LARA, or EVA with samples above 0",
+             to_string(estimator), name_of(c_.task));
+    }
     if (!causal && !estimator.supports_bidirectional()) {
       refuse("estimators", "has {}, which only looks back: task {} reads both ways, use rfa, lara, eva or softmax",
              to_string(estimator), name_of(c_.task));

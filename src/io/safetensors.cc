@@ -341,21 +341,19 @@ std::vector<std::byte> Safetensors::read_bytes(std::string_view name) const {
 }
 
 void Safetensors::require_checksum() const {
-  const auto expected = metadata_.find(kChecksumKey);
-  if (expected == metadata_.end()) return;
-  constexpr uint64_t kBlock = 1 << 20;
-  XXH3_state_t hash;
-  XXH3_64bits_reset(&hash);
-  std::vector<std::byte> block(std::min(kBlock, source_->size() - data_begin_));
-  for (uint64_t at = data_begin_; at < source_->size(); at += block.size()) {
-    block.resize(std::min<uint64_t>(block.size(), source_->size() - at));
-    source_->read(at, block);
-    XXH3_64bits_update(&hash, block.data(), block.size());
-  }
-  if (const std::string found = hexadecimal(XXH3_64bits_digest(&hash)); found != expected->second) {
-    throw FormatError(fmt::format("{}: the tensors have the checksum {}, expected {} (metadata): the file is damaged",
-                                  source_->name(), found, expected->second));
-  }
+  const auto of_data = [this] {
+    constexpr uint64_t kBlock = 1 << 20;
+    XXH3_state_t hash;
+    XXH3_64bits_reset(&hash);
+    std::vector<std::byte> block(std::min(kBlock, source_->size() - data_begin_));
+    for (uint64_t at = data_begin_; at < source_->size(); at += block.size()) {
+      block.resize(std::min<uint64_t>(block.size(), source_->size() - at));
+      source_->read(at, block);
+      XXH3_64bits_update(&hash, block.data(), block.size());
+    }
+    return XXH3_64bits_digest(&hash);
+  };
+  raffia::require_checksum(metadata_, of_data, source_->name());
 }
 
 struct SafetensorsWriter::Hash {
@@ -366,6 +364,16 @@ struct SafetensorsWriter::Hash {
 SafetensorsWriter::~SafetensorsWriter() = default;
 
 uint64_t data_checksum(std::span<const std::byte> data) { return XXH3_64bits(data.data(), data.size()); }
+
+void require_checksum(const std::map<std::string, std::string>& metadata, const std::function<uint64_t()>& of_data,
+                      std::string_view where) {
+  const auto expected = metadata.find(kChecksumKey);
+  if (expected == metadata.end()) return;
+  const std::string found = hexadecimal(of_data());
+  if (found == expected->second) return;
+  throw FormatError(fmt::format("{}: the tensors have the checksum {}, expected {} (metadata): the file is damaged", where, found,
+                                expected->second));
+}
 std::string hexadecimal(uint64_t checksum) { return fmt::format("{:016x}", checksum); }
 
 namespace {

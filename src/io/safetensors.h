@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -42,7 +43,7 @@ class Safetensors {
   const Tensor* find(std::string_view name) const;  // null: there is none
   const Tensor& at(std::string_view name) const;    // throws FormatError that lists the names there are
 
-  void require_checksum() const;  // of the data, where the metadata have one (kChecksumKey); throws FormatError
+  void require_checksum() const;  // of the data
 
   FloatArray read(std::string_view name) const;  // of dtype F16, BF16, F32 or F64; throws FormatError for others
   std::vector<std::byte> read_bytes(std::string_view name) const;
@@ -62,6 +63,9 @@ class Safetensors {
 // Metadata: XXH3 of the data as 16 hexadecimal digits. Files from elsewhere have none.
 constexpr const char* kChecksumKey = "xxh3";
 uint64_t data_checksum(std::span<const std::byte> data);
+// Throws FormatError where the metadata have another checksum. `of_data` is asked only where they have one.
+void require_checksum(const std::map<std::string, std::string>& metadata, const std::function<uint64_t()>& of_data,
+                      std::string_view where);
 std::string hexadecimal(uint64_t checksum);
 
 struct TensorHead {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <span>
 
 #include "io/compressed.h"
@@ -83,6 +84,16 @@ std::optional<std::string> why_not_text(std::string_view bytes) {
   if (!at) return {};
   return fmt::format("byte {} is not UTF-8 text{}: is this a binary file? (--tokenizer byte takes any bytes)", grouped(*at),
                      bytes[*at] == '\0' ? " but zero" : "");
+}
+
+size_t end_of_whole_characters(std::string_view text) {
+  constexpr size_t kLongestCharacter = 4;
+  for (size_t back = 1; back < std::min(kLongestCharacter, text.size() + 1); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if ((byte & 0xC0) == 0x80) continue;  // inside a character
+    return character_size(text, text.size() - back) > back ? text.size() - back : text.size();
+  }
+  return text.size();
 }
 
 std::vector<std::string_view> lines_of(std::string_view text) {

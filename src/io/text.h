@@ -48,6 +48,9 @@ constexpr size_t character_size(std::string_view text, size_t at) {
   return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
 }
 
+// Where the last character begins if it is cut off, else the end.
+size_t end_of_whole_characters(std::string_view text);
+
 // Lines without their ends (\n or \r\n). A last line without an end counts; nothing after the last end does not.
 std::vector<std::string_view> lines_of(std::string_view text);
 

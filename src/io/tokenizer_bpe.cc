@@ -271,23 +271,15 @@ class BpeTokenizer : public Tokenizer {
   void encode_marks(std::string_view part, bool space, std::vector<int32_t>& ids) const {
     std::vector<int32_t> of_part;
     of_part.reserve(part.size() + 1);
-    if (space) add_character(kSpaceMark, of_part);
+    if (space) add_character(kSpaceMark, ids_, byte_ids_, of_part);
     for (size_t at = 0; at < part.size();) {
       const size_t size = character_at(part, at).size;
       const std::string_view character = part.substr(at, size);
-      add_character(character == " " ? kSpaceMark : character, of_part);
+      add_character(character == " " ? kSpaceMark : character, ids_, byte_ids_, of_part);
       at += size;
     }
     merge(of_part);
     ids.insert(ids.end(), of_part.begin(), of_part.end());
-  }
-
-  void add_character(std::string_view character, std::vector<int32_t>& ids) const {
-    if (const auto found = ids_.find(character); found != ids_.end()) {
-      ids.push_back(found->second);
-    } else {
-      for (const char byte : character) ids.push_back(byte_ids_[static_cast<unsigned char>(byte)]);
-    }
   }
 
   void merge(std::vector<int32_t>& ids) const {

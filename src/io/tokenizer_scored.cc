@@ -65,10 +65,10 @@ class ScoredTokenizer : public Tokenizer {
     if (text.empty()) return {};
     std::vector<int32_t> ids;
     ids.reserve(text.size() + 1);
-    add_character(" ", ids);
+    add_character(" ", ids_, byte_ids_, ids);
     for (size_t at = 0; at < text.size();) {
       const Character character = character_at(text, at);
-      add_character(text.substr(at, character.size), ids);
+      add_character(text.substr(at, character.size), ids_, byte_ids_, ids);
       at += character.size;
     }
     std::string both;
@@ -103,14 +103,6 @@ class ScoredTokenizer : public Tokenizer {
 
  private:
   bool is_text(int32_t id) const { return id >= kFirstPiece && !byte_of_piece(pieces_[static_cast<size_t>(id)]); }
-
-  void add_character(std::string_view character, std::vector<int32_t>& ids) const {
-    if (const auto found = ids_.find(character); found != ids_.end()) {
-      ids.push_back(found->second);
-    } else {
-      for (const char byte : character) ids.push_back(byte_ids_[static_cast<unsigned char>(byte)]);
-    }
-  }
 
   nlohmann::ordered_json fields() const { return {{"pieces", pieces_}, {"scores", scores_}}; }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "io/byte_pieces.h"
 #include "io/text.h"
 #include "io/tokenizer_kinds.h"
 #include "raffia/error.h"

@@ -97,6 +97,8 @@ class Storage {
 
 }  // namespace
 
+const char* dtype_of(WeightType type) { return type == WeightType::f32 ? "F32" : type == WeightType::bf16 ? "BF16" : "I8"; }
+
 bool is_weight_matrix(std::string_view name, std::span<const int64_t> shape) {
   return shape.size() == 2 && name.ends_with(".weight") && !name.ends_with(".positions.weight");
 }
@@ -115,11 +117,7 @@ StorageReport write_weights(const std::filesystem::path& path, std::span<const W
   std::vector<TensorHead> heads;
   for (const WeightSource* source : ordered) {
     const WeightType stored = type_of(*source);
-    heads.push_back({source->name,
-                     stored == WeightType::f32    ? "F32"
-                     : stored == WeightType::bf16 ? "BF16"
-                                                  : "I8",
-                     source->shape});
+    heads.push_back({source->name, dtype_of(stored), source->shape});
     if (stored == WeightType::int8) heads.push_back({source->name + std::string(kScale), "F32", {row_count(*source)}});
   }
   SafetensorsWriter file(path, heads, metadata);

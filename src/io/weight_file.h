@@ -23,6 +23,8 @@ struct WeightSource {
   std::function<void(int64_t first_row, std::span<float> rows)> read;
 };
 
+const char* dtype_of(WeightType type);  // as files name it: "F32", "BF16", "I8"
+
 // True for the tensors that are stored in another type: `weight` of linear layers and embeddings. Norms, biases, positions, maps
 // and convolutions stay fp32.
 bool is_weight_matrix(std::string_view name, std::span<const int64_t> shape);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "io/text.h"
 #include "raffia/session.h"
 
 namespace raffia {
@@ -9,17 +10,6 @@ namespace {
 
 // Tokens before a piece that can change how it is written: a space before a word, the rest of a character.
 constexpr size_t kContext = 8;
-
-// Bytes at the end of `text` that begin a UTF-8 character and do not end it: 0 to 3.
-size_t unfinished(std::string_view text) {
-  for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
-    const auto byte = static_cast<uint8_t>(text[text.size() - back]);
-    if ((byte & 0xC0U) == 0x80U) continue;  // inside a character
-    const size_t length = byte >= 0xF0U ? 4 : byte >= 0xE0U ? 3 : byte >= 0xC0U ? 2 : 1;
-    return length > back ? back : 0;
-  }
-  return 0;
-}
 
 // The text of a growing list of tokens: what each adds depends on those before.
 class TextOfTokens {
@@ -37,9 +27,8 @@ class TextOfTokens {
     // A tokenizer that takes back what it wrote before has nothing new to say yet.
     if (all.size() < told_.size() || all.compare(0, told_.size(), told_) != 0) return "";
     const std::string_view fresh = std::string_view(all).substr(told_.size());
-    const size_t held = unfinished(fresh);
-    std::string text(fresh.substr(0, fresh.size() - held));
-    if (held == 0 && ids_.size() >= 2 * kContext) {
+    std::string text(fresh.substr(0, end_of_whole_characters(fresh)));
+    if (text.size() == fresh.size() && ids_.size() >= 2 * kContext) {
       ids_.erase(ids_.begin(), ids_.end() - static_cast<ptrdiff_t>(kContext));
       told_ = tokenizer_.decode(ids_);
     } else {

@@ -11,22 +11,6 @@
 
 namespace raffia::runtime {
 
-namespace {
-
-// Sessions need a memory that steps can carry.
-void require_memory(const ModelConfig& config, std::string_view where) {
-  if (config.task != Task::lm && config.task != Task::translate) return;
-  for (const Estimator& estimator : config.estimators) {
-    const bool grows = (estimator.kind == EstimatorKind::lara && !estimator.streaming) ||
-                       (estimator.kind == EstimatorKind::eva && estimator.samples == 0);
-    if (!grows) continue;
-    throw FormatError(fmt::format("{}: {} has no memory of constant size, expected streaming LARA, or EVA with samples above 0",
-                                  where, to_string(estimator)));
-  }
-}
-
-}  // namespace
-
 Graph::Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, std::vector<std::byte> bytes,
              std::shared_ptr<const Tokenizer> tokenizer, std::string_view where)
     : config_(config),
@@ -36,7 +20,6 @@ Graph::Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, 
       tokenizer_(std::move(tokenizer)),
       where_(where) {
   config.check(where);
-  require_memory(config, where);
   StoredWeights weights(image_, where);
   make_parts(weights);
   weights.expect_no_more();
@@ -95,10 +78,8 @@ uint64_t Graph::checksum() const {
 }
 
 void Graph::require_checksum() const {
-  const auto expected = metadata_.find(kChecksumKey);
-  if (expected == metadata_.end() || expected->second == hexadecimal(checksum())) return;
-  throw FormatError(fmt::format("{}: the tensors have the checksum {}, expected {} (metadata): the file is damaged", where_,
-                                hexadecimal(checksum()), expected->second));
+  raffia::require_checksum(
+      metadata_, [this] { return checksum(); }, where_);
 }
 
 uint64_t Graph::fingerprint() const {

@@ -55,16 +55,17 @@ bool PrefixCache::Impl::knows(std::span<const int32_t> prefix) {
 }
 
 void PrefixCache::Impl::insert(std::span<const int32_t> prefix, PrefixSnapshot snapshot) {
-  // Tokens of the path count too: each chunk is kept once.
-  const size_t bytes = runtime::size_bytes(snapshot.memory) + snapshot.logits.size() * sizeof(float) + kChunk * sizeof(int32_t);
-  if (bytes > options.most_bytes) return;
+  const size_t bytes = runtime::size_bytes(snapshot.memory) + snapshot.logits.size() * sizeof(float);
+  const size_t chunks = prefix.size() / kChunk;
+  if (bytes + chunks * kNodeBytes > options.most_bytes) return;  // it would not fit alone
   const std::lock_guard lock(mutex_);
   Node* node = &root_;
-  for (size_t number = 0; number < prefix.size() / kChunk; ++number) {
+  for (size_t number = 0; number < chunks; ++number) {
     std::unique_ptr<Node>& child = node->children[chunk_of(prefix, number)];
     if (!child) {
       child = std::make_unique<Node>();
       child->parent = node;
+      counts_.bytes += kNodeBytes;
     }
     node = child.get();
   }
@@ -87,6 +88,7 @@ void PrefixCache::Impl::forget_oldest() {
   while (node->parent != nullptr && node->children.empty() && !node->snapshot) {
     Node* parent = node->parent;
     std::erase_if(parent->children, [node](const auto& entry) { return entry.second.get() == node; });
+    counts_.bytes -= kNodeBytes;
     node = parent;
   }
 }

@@ -44,6 +44,8 @@ struct PrefixCache::Impl {
     size_t bytes = 0;                 // of the snapshot
     std::list<Node*>::iterator turn;  // in used_, where there is a snapshot
   };
+  static constexpr size_t kNodeBytes = sizeof(Node) + static_cast<size_t>(Session::kChunk) * sizeof(int32_t);
+
   void forget_oldest();
 
   std::mutex mutex_;

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "io/safetensors.h"
+#include "io/weight_file.h"
 #include "raffia/random.h"
 #include "runtime/graph.h"
 
@@ -58,8 +58,6 @@ std::vector<std::byte> matrix_of(WeightType type, size_t count, uint64_t seed, f
   }
   return floats_of(count, seed, scale);
 }
-
-const char* dtype_of(WeightType type) { return type == WeightType::f32 ? "F32" : type == WeightType::bf16 ? "BF16" : "I8"; }
 
 // What a vector of a model begins training with, more or less.
 float start_value(const std::string& name) {

@@ -118,6 +118,8 @@ TEST(ModelConfig, ValuesThatMakeNoModelAreRefusedByField) {
       {"estimators", [](ModelConfig& c) { c.estimators[0].samples = int64_t{1} << 40; }},
       {"estimators", [](ModelConfig& c) { c.estimators[0].window = int64_t{1} << 40; }},
       {"estimators", [](ModelConfig& c) { c.estimators[0] = parse_estimator("lara:proposals=qk-mixed"); }},
+      {"estimators", [](ModelConfig& c) { c.estimators[0] = parse_estimator("lara:streaming=false"); }},
+      {"estimators", [](ModelConfig& c) { c.estimators[0] = parse_estimator("eva:samples=0"); }},
       {"cross", [](ModelConfig& c) { c.cross = parse_estimator("rfa_gate"); }},
       {"positions",
        [](ModelConfig& c) {

@@ -47,6 +47,15 @@ TEST(Text, LinesEndAtEitherEnd) {
   EXPECT_TRUE(lines_of("").empty());
 }
 
+TEST(Text, EndsBeforeACharacterThatIsCutOff) {
+  const std::string text = "a\u00e9\u2581\U0001F33Fz";  // characters of 1, 2, 3, 4 and 1 bytes
+  const size_t ends[] = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 11};
+  for (size_t size = 0; size <= text.size(); ++size) {
+    EXPECT_EQ(end_of_whole_characters(std::string_view(text).substr(0, size)), ends[size]) << size;
+  }
+  EXPECT_EQ(end_of_whole_characters("\x81\x81\x81\x81"), 4U);  // no character begins here
+}
+
 TEST(Text, NumbersAreGroupedByThousands) {
   EXPECT_EQ(grouped(0), "0");
   EXPECT_EQ(grouped(999), "999");

@@ -240,8 +240,9 @@ TEST(Session, BadCallsAreRefusedAndChangeNothing) {
 
 TEST(PrefixCache, ForgetsTheLeastRecentlyUsed) {
   const auto model = golden_model("lm-gate");
-  const size_t one = Session(model).state_bytes() + static_cast<size_t>(model->config().vocabulary) * sizeof(float) +
-                     Session::kChunk * sizeof(int32_t);
+  PrefixCache roomy(model, {.every = Session::kChunk});
+  Session(model).prefill(random_ids(model->config().vocabulary, Session::kChunk, 1), &roomy);
+  const size_t one = roomy.counts().bytes;
   PrefixCache cache(model, {.most_bytes = 2 * one, .every = Session::kChunk});
   const auto ask = [&](uint32_t seed) {
     Session session(model);
@@ -257,6 +258,32 @@ TEST(PrefixCache, ForgetsTheLeastRecentlyUsed) {
   EXPECT_LE(cache.counts().bytes, 2 * one);
   cache.clear();
   EXPECT_EQ(ask(1), 0);
+}
+
+TEST(PrefixCache, CountsAllThatItHolds) {
+  const auto model = golden_model("lm-gate");
+  const size_t snapshot = Session(model).state_bytes() + static_cast<size_t>(model->config().vocabulary) * sizeof(float);
+  constexpr size_t kChunks = 7;
+  const std::vector<int32_t> ids = random_ids(model->config().vocabulary, kChunks * Session::kChunk, 1);
+  // One snapshot, at the end of tokens that take more room than it.
+  PrefixCache cache(model, {.every = 100 * Session::kChunk});
+  Session(model).prefill(ids, &cache);
+  const PrefixCache::Counts counts = cache.counts();
+  EXPECT_EQ(counts.snapshots, 1);
+  EXPECT_GE(counts.bytes, snapshot + ids.size() * sizeof(int32_t));
+  // The same tokens again, and then others: they share nothing but what is the same.
+  Session(model).prefill(ids, &cache);
+  EXPECT_EQ(cache.counts().bytes, counts.bytes);
+  std::vector<int32_t> other = ids;
+  other.back() = (other.back() + 1) % static_cast<int32_t>(model->config().vocabulary);
+  Session(model).prefill(other, &cache);
+  EXPECT_EQ(cache.counts().bytes - counts.bytes, snapshot + (counts.bytes - snapshot) / kChunks);
+  cache.clear();
+  EXPECT_EQ(cache.counts().bytes, 0U);
+  // With a byte less there is no room for it.
+  PrefixCache narrow(model, {.most_bytes = counts.bytes - 1, .every = 100 * Session::kChunk});
+  Session(model).prefill(ids, &narrow);
+  EXPECT_EQ(narrow.counts().snapshots, 0);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "torch/gradcheck.h"
 #include "torch/nn/models.h"
 #include "torch/nn_case.h"
+#include "torch/weights_case.h"
 
 namespace raffia::nn {
 namespace {
@@ -67,16 +68,8 @@ TEST_P(ImportedShapes, LogitsAreTheSameWholeInChunksAndByStep) {
 }
 
 TEST_P(ImportedShapes, WeightsComeBackBitForBit) {
-  const at::NoGradGuard no_grad;
-  const auto model = make(llama(GetParam()));
-  const TemporaryDirectory directory("raffia_shapes");
-  const auto path = directory.path() / "model.safetensors";
-  save_weights(*model, path);
-  LanguageModelImpl other(llama(GetParam()));
-  other.eval();
-  load_weights(other, path);
-  const Tensor ids = random_ids(2, 9, kVocabulary);
-  EXPECT_TRUE(torch::equal(other.forward(ids), model->forward(ids)));
+  const ModelConfig config = llama(GetParam());
+  expect_weights_come_back(*make(config), config);
 }
 
 TEST_P(ImportedShapes, LearnASequenceByHeart) {

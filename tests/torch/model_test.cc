@@ -14,6 +14,7 @@
 #include "raffia/tokenizer.h"
 #include "torch/nn/models.h"
 #include "torch/nn_case.h"
+#include "torch/weights_case.h"
 
 namespace raffia::nn {
 namespace {
@@ -104,18 +105,10 @@ TEST_P(LanguageModels, LaterTokensChangeNoEarlierLogit) {
 }
 
 TEST_P(LanguageModels, WeightsComeBackBitForBit) {
-  const at::NoGradGuard no_grad;
-  const auto model = make<LanguageModelImpl>(config_of(Task::lm, GetParam()));
-  const TemporaryFile file;
-  save_weights(*model, file.path());
   ModelConfig config = config_of(Task::lm, GetParam());
+  const auto model = make<LanguageModelImpl>(config);
   config.seed = 1;  // the stored draws count
-  torch::manual_seed(99);
-  LanguageModelImpl other(config);
-  other.eval();
-  load_weights(other, file.path());
-  const Tensor ids = random_ids(2, 9, kVocabulary);
-  EXPECT_TRUE(torch::equal(other.forward(ids), model->forward(ids)));
+  expect_weights_come_back(*model, config);
 }
 
 TEST_P(LanguageModels, DrawsOfTrainingDoNotReachEvaluation) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "io/model_directory.h"
 #include "io/text.h"
 #include "raffia/error.h"
 #include "torch/train/checkpoint.h"
@@ -186,7 +187,7 @@ class Run {
     } catch (const nlohmann::json::exception& error) {
       throw FormatError(fmt::format("{}: {}", (directory / "trainer.json").string(), error.what()));
     }
-    nn::load_weights(task_.model(), directory / "model.safetensors");
+    nn::load_weights(task_.model(), directory / kWeightsFile);
     optimiser_.set_state(load_tensors(directory / "optimiser.safetensors"), (directory / "optimiser.safetensors").string());
     task_.set_carried(rows_of_rank(group_, load_tensors(directory / "carried.safetensors")));
     auto generator = at::detail::getDefaultCPUGenerator();
@@ -346,7 +347,7 @@ class Run {
       facts["best"] = {{"step", progress_.best_step}, {"metrics", to_json(progress_.best_metrics)}};
     }
     const auto write_files = [&](const fs::path& directory) {
-      nn::save_weights(task_.model(), directory / "model.safetensors", task_.fingerprints().tokenizer);
+      nn::save_weights(task_.model(), directory / kWeightsFile, task_.fingerprints().tokenizer);
       save_tensors(directory / "optimiser.safetensors", optimiser_.state());
       save_tensors(directory / "carried.safetensors", carried);
       save_tensors(directory / "generator.safetensors", {{"cpu", at::detail::getDefaultCPUGenerator().get_state()}});

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 
+#include "io/model_directory.h"
 #include "torch/train/options.h"
 #include "torch/train/task.h"
 
@@ -46,8 +47,8 @@ struct Summary {
 // The files of a run.
 struct RunFiles {
   std::filesystem::path directory;
-  std::filesystem::path weights() const { return directory / "model.safetensors"; }
-  std::filesystem::path config() const { return directory / "config.json"; }
+  std::filesystem::path weights() const { return directory / kWeightsFile; }
+  std::filesystem::path config() const { return directory / kConfigFile; }
   std::filesystem::path log() const { return directory / "log.jsonl"; }
   std::filesystem::path csv() const { return directory / "log.csv"; }
   std::filesystem::path checkpoints() const { return directory / "trainer"; }

@@ -1,0 +1,21 @@
+// parse_pnm on bytes from anywhere: it refuses with FormatError or gives as many values from 0 to 1 as the shape says.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "io/pnm.h"
+#include "raffia/error.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  try {
+    const raffia::FloatArray image = raffia::parse_pnm({reinterpret_cast<const char*>(data), size}, "fuzz.ppm");
+    const auto count = raffia::element_count(image.shape);
+    if (!count || static_cast<size_t>(*count) != image.values.size()) std::abort();
+    if (!std::ranges::all_of(image.values, [](float value) { return value >= 0 && value <= 1; })) std::abort();
+  } catch (const raffia::FormatError&) {
+    return 0;
+  }
+  return 0;
+}

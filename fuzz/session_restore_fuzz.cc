@@ -1,0 +1,108 @@
+// Session::from_bytes over tiny models: it refuses with FormatError or gives a session that goes on and is saved as it was.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "io/image.h"
+#include "raffia/error.h"
+#include "raffia/session.h"
+#include "runtime/random_weights.h"
+#include "tiny_models.h"
+
+namespace {
+
+using raffia::ImageFormat;
+using raffia::kSessionImage;
+using raffia::Model;
+using Bytes = std::span<std::byte>;
+
+const raffia::SessionOptions kOptions{.run = {.threads = 1}};
+
+std::shared_ptr<const Model> tiny_model(const raffia::ModelConfig& config) {
+  return Model::over(config, raffia::runtime::random_weights(config, raffia::WeightType::f32, 1), nullptr, "fuzz");
+}
+
+int64_t number_at(Bytes bytes, size_t at) {  // native order: a fuzzer does not mind
+  int64_t number = 0;
+  std::memcpy(&number, bytes.data() + at, sizeof(number));
+  return number;
+}
+
+// Magic, version, sizes and checksum put right, here and in the memories within: chance would never find a checksum. Windows are
+// as old as the session.
+template <const ImageFormat& kFormat>
+void mend_frame(Bytes image) {
+  std::array<int64_t, kFormat.fields> fields;
+  std::memcpy(fields.data(), image.data() + ImageFormat::kFieldsAt, sizeof(fields));
+  raffia::put_header(kFormat, fields, image);
+}
+
+void mend_memory(Bytes image, bool is_window, int64_t position) {
+  const size_t header = is_window ? raffia::kWindowStateImage.header_size() : raffia::kStateImage.header_size();
+  if (image.size() < header + sizeof(position)) return;
+  if (!is_window) return mend_frame<raffia::kStateImage>(image);
+  std::memcpy(image.data() + header, &position, sizeof(position));
+  mend_frame<raffia::kWindowStateImage>(image);
+}
+
+void mend(std::vector<std::byte>& image, const Model& model) {
+  const uint64_t fingerprint = model.fingerprint();
+  std::memcpy(image.data() + ImageFormat::kFieldsAt, &fingerprint, sizeof(fingerprint));
+  const int64_t position = number_at(image, ImageFormat::kFieldsAt + 8);
+
+  size_t at = kSessionImage.header_size() + 8 * 8;  // draws and sampling
+  const auto number = [&] {
+    at += 8;
+    return at <= image.size() ? static_cast<uint64_t>(number_at(image, at - 8)) : 0;
+  };
+  const auto list = [&](size_t element) {
+    const uint64_t size = number();
+    const size_t left = image.size() - std::min(at, image.size());
+    const size_t bytes = std::min<uint64_t>(size, left / element) * element;
+    at += bytes;
+    return at <= image.size() ? Bytes(image).subspan(at - bytes, bytes) : Bytes();
+  };
+  list(sizeof(int32_t));  // recent tokens
+  list(sizeof(float));    // logits
+  while (at < image.size()) {
+    const uint64_t kind = number();
+    if (kind == 2) {
+      at += 3 * 8;          // sizes of keys
+      list(sizeof(float));  // keys
+      list(sizeof(float));  // values
+    } else {
+      mend_memory(list(1), kind == 1, position);
+    }
+    list(sizeof(float));  // tail
+  }
+  mend_frame<kSessionImage>(image);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const std::shared_ptr<const Model> kModels[] = {tiny_model(raffia::tiny_folding_config()),
+                                                         tiny_model(raffia::tiny_keeping_config())};
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
+  for (const std::shared_ptr<const Model>& model : kModels) {
+    std::vector<std::byte> image(bytes.begin(), bytes.end());
+    image.resize(std::max(image.size(), kSessionImage.header_size()));
+    mend(image, *model);
+    try {
+      raffia::Session session = raffia::Session::from_bytes(model, image, kOptions, "fuzz");
+      const std::vector<std::byte> saved = session.to_bytes();
+      if (raffia::Session::from_bytes(model, saved, kOptions, "fuzz").to_bytes() != saved) std::abort();
+      if (!session.logits().empty()) session.sample();
+      session.step(1);
+      session.prefill(std::array<int32_t, 5>{0, 1, 2, 3, 4});
+    } catch (const raffia::FormatError&) {
+    }
+  }
+  return 0;
+}
