@@ -13,7 +13,7 @@ namespace {
 constexpr uint32_t kMostExtent = 1 << 24, kMostValue = 65535;
 
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_decimal(char c) { return c >= '0' && c <= '9'; }
 
 class PnmReader {
  public:
@@ -70,7 +70,7 @@ class PnmReader {
     skip_space();
     const size_t begin = at_;
     uint64_t value = 0;
-    for (; at_ < bytes_.size() && is_digit(bytes_[at_]) && value <= most; ++at_) {
+    for (; at_ < bytes_.size() && is_decimal(bytes_[at_]) && value <= most; ++at_) {
       value = 10 * value + static_cast<uint64_t>(bytes_[at_] - '0');
     }
     if (at_ == begin || value < least || value > most) {
