@@ -24,6 +24,11 @@ if(PROJECT_IS_TOP_LEVEL)
   endif()
 endif()
 
+# With -DCMAKE_UNITY_BUILD=ON sources are compiled in batches, which read headers and instantiate their templates once.
+if(NOT DEFINED CMAKE_UNITY_BUILD_BATCH_SIZE)
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 26)
+endif()
+
 add_library(raffia_build_flags INTERFACE)
 
 # Contraction is off so that scalar code rounds alike on every ISA and compiler; kernels ask for FMA by name.
@@ -44,6 +49,17 @@ if(RAFFIA_SANITIZE)
   string(APPEND disabled_targets "|HWY_AVX3|HWY_AVX3_DL")
   if(RAFFIA_SANITIZE STREQUAL "thread" OR RAFFIA_BUILD_FUZZERS)
     string(APPEND disabled_targets "|HWY_SSE4")
+  endif()
+endif()
+if(RAFFIA_NATIVE_ONLY)
+  # The compiler knows what this CPU has.
+  execute_process(COMMAND ${CMAKE_CXX_COMPILER} -march=native -dM -E -x c++ /dev/null OUTPUT_VARIABLE native_macros COMMAND_ERROR_IS_FATAL ANY)
+  if(native_macros MATCHES "__AVX512BW__")
+    string(APPEND disabled_targets "|HWY_SSE4|HWY_AVX2")
+  elseif(native_macros MATCHES "__AVX2__")
+    string(APPEND disabled_targets "|HWY_SSE4|HWY_AVX3|HWY_AVX3_DL")
+  elseif(native_macros MATCHES "__SSE4_2__")
+    string(APPEND disabled_targets "|HWY_AVX2|HWY_AVX3|HWY_AVX3_DL")
   endif()
 endif()
 target_compile_definitions(raffia_build_flags INTERFACE HWY_COMPILE_ALL_ATTAINABLE "HWY_DISABLED_TARGETS=(${disabled_targets})")

@@ -1,19 +1,28 @@
 #!/usr/bin/env bash
-# Installs what Raffia needs to build and test, from the distribution's own packages (Debian 12, Ubuntu 24.04 or newer).
+# Installs what Raffia needs, from the distribution's own packages (Debian 12, Ubuntu 24.04 or newer): scripts/setup.sh [--no-tests]
+# --no-tests: what it needs to be built and run, not what tests and checks need beside that.
 # Needs root or sudo, and only when something is missing.
 set -euo pipefail
 
-# clang is pinned: each version of clang-format formats a little differently.
+case "${1-}" in
+  "") tests=true ;;
+  --no-tests) tests=false ;;
+  *)
+    echo "usage: scripts/setup.sh [--no-tests]" >&2
+    exit 2
+    ;;
+esac
+
 packages=(
   g++ cmake ninja-build ccache pkg-config git
-  libhwy-dev libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev libgtest-dev
+  libhwy-dev libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev
   zlib1g-dev liblzma-dev libsentencepiece-dev libedit-dev
-  clang-14 libclang-rt-14-dev clang-format-14
-  gnuplot-nox
+  gnuplot-nox python3
   # Training: torch runs at a tenth of its speed on the reference BLAS, which Debian installs with it.
   libtorch-dev libopenblas0-openmp libgloo-dev libtomlplusplus-dev
-  python3-torch python3-pytest
 )
+# clang is pinned: each version of clang-format formats a little differently.
+if $tests; then packages+=(libgtest-dev clang-14 libclang-rt-14-dev clang-format-14 python3-torch python3-pytest); fi
 
 as_root() {
   if [[ $(id -u) -eq 0 ]]; then

@@ -35,7 +35,7 @@ constexpr double kLongWarmUp = 0.1;  // seconds; a run of this length needs no s
 enum class Target : uint8_t { softmax, gaussian };
 constexpr Named<Target> kTargets[] = {{"softmax", Target::softmax}, {"gaussian", Target::gaussian}};
 
-struct Flags {
+struct ApproxFlags {
   std::vector<std::string> input;  // files; empty: generated data
   std::vector<std::string> names = {"q", "k", "v"};
   std::vector<DataSet> data = {DataSet::walk};
@@ -53,11 +53,11 @@ struct Flags {
   FormatFlags output;
 };
 
-using Column = RecordColumn<ApproxRecord>;
+using ApproxColumn = RecordColumn<ApproxRecord>;
 
 std::string human_number(const Json& value) { return fmt::format("{:.3g}", value.get<double>()); }
 
-const Column kColumns[] = {
+const ApproxColumn kApproxColumns[] = {
     {"estimator", [](const ApproxRecord& r) { return json_of(r.estimator); }, Style::key},
     {"spec", [](const ApproxRecord& r) { return json_of(r.spec); }, Style::key},
     {"samples", [](const ApproxRecord& r) { return json_of(r.samples); }, Style::key},
@@ -99,7 +99,7 @@ bool has_samples(const Estimator& estimator) {
 }
 
 // Every estimator at every number of samples; one that names its own keeps it.
-std::vector<Estimator> estimators_of(const Flags& flags) {
+std::vector<Estimator> estimators_of(const ApproxFlags& flags) {
   std::vector<std::string> specs = flags.estimators;
   if (specs.empty()) specs = {flags.causal ? "rfa:map=positive" : "rfa:log=true", "lara", "eva", "ra"};
   std::vector<Estimator> all;
@@ -137,7 +137,7 @@ struct Output {
 
 // What holds for the whole command.
 struct Setting {
-  const Flags& flags;
+  const ApproxFlags& flags;
   Executor& executor;
 
   AttendOptions options() const { return {.causal = flags.causal, .threads = executor.concurrency(), .executor = &executor}; }
@@ -163,7 +163,7 @@ double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::
 // What gated estimators need besides q, k and v, for want of a model that learned it: one gate g for all tokens, and a log scale
 // that undoes the factor 1 - g of each fold, so that the folded past weighs as much as its keys do.
 struct Gates {
-  Gates(const Flags& flags, const Extents<4>& k_shape, int64_t heads)
+  Gates(const ApproxFlags& flags, const Extents<4>& k_shape, int64_t heads)
       : shape{k_shape[0], k_shape[1], k_shape[2]},
         logits(static_cast<size_t>(shape[0] * shape[1] * shape[2]), static_cast<float>(flags.gate_logit)),
         log_scale(static_cast<size_t>(heads), static_cast<float>(softplus(flags.gate_logit))) {}
@@ -237,7 +237,7 @@ double base_error(const Qkv& qkv, const std::vector<double>& exact, bool causal)
 }
 
 // One estimator on one data set, over all seeds.
-struct Contender {
+struct ComparedEstimator {
   Estimator estimator;
   std::vector<double> errors = {};  // mean square, per seed
   double largest = 0;
@@ -247,7 +247,7 @@ struct Contender {
   void measure(const Qkv& qkv, const std::vector<double>& exact, uint64_t seed, const Setting& run);
 };
 
-void Contender::measure(const Qkv& qkv, const std::vector<double>& exact, uint64_t seed, const Setting& run) {
+void ComparedEstimator::measure(const Qkv& qkv, const std::vector<double>& exact, uint64_t seed, const Setting& run) {
   Estimator seeded = estimator;
   seeded.seed += seed;
   const Gates gates(run.flags, qkv.k_shape, qkv.q_shape[2]);
@@ -304,19 +304,19 @@ double work_of_exact(const Extents<4>& q_shape) {
 }
 
 // A data set: what varies with the seed, and its name.
-struct Source {
+struct DataSource {
   std::string name;
   std::optional<double> scale;
   std::function<Qkv(uint64_t seed)> make;
   bool varies = true;  // with the seed
 };
 
-std::vector<Source> sources_of(const Flags& flags) {
+std::vector<DataSource> sources_of(const ApproxFlags& flags) {
   if (!flags.input.empty()) {
     const auto loaded = std::make_shared<const Qkv>(load(flags.input, flags.names));
     return {{.name = "input", .scale = {}, .make = [loaded](uint64_t) { return *loaded; }, .varies = false}};
   }
-  std::vector<Source> sources;
+  std::vector<DataSource> sources;
   for (const DataSet data : flags.data) {
     for (const double scale : flags.scales) {
       const int64_t length = flags.length, dim = flags.head_dim;
@@ -329,10 +329,10 @@ std::vector<Source> sources_of(const Flags& flags) {
 }
 
 // Contenders take turns within each seed. Softmax, for the ratios, is among them whether it was asked for or not.
-std::vector<ApproxRecord> measure(const Source& source, const std::vector<Estimator>& estimators, const Setting& run,
+std::vector<ApproxRecord> measure(const DataSource& source, const std::vector<Estimator>& estimators, const Setting& run,
                                   Progress& progress) {
-  const Flags& flags = run.flags;
-  std::vector<Contender> contenders;
+  const ApproxFlags& flags = run.flags;
+  std::vector<ComparedEstimator> contenders;
   for (const Estimator& estimator : estimators) contenders.push_back({.estimator = estimator});
   const Estimator exact_one{.kind = EstimatorKind::softmax};
   const auto softmax = static_cast<size_t>(std::find(estimators.begin(), estimators.end(), exact_one) - estimators.begin());
@@ -349,7 +349,7 @@ std::vector<ApproxRecord> measure(const Source& source, const std::vector<Estima
       bases.push_back(base_error(qkv, exact, flags.causal));
       progress.advance(work_of_exact(qkv.q_shape));
     }
-    for (Contender& contender : contenders) {
+    for (ComparedEstimator& contender : contenders) {
       contender.measure(qkv, exact, flags.seed + i, run);
       progress.advance(work_of(contender.estimator, qkv.q_shape));
     }
@@ -357,7 +357,7 @@ std::vector<ApproxRecord> measure(const Source& source, const std::vector<Estima
 
   std::vector<ApproxRecord> records;
   for (size_t i = 0; i < estimators.size(); ++i) {
-    const Contender& contender = contenders[i];
+    const ComparedEstimator& contender = contenders[i];
     ApproxRecord record{.estimator = std::string(name_of(contender.estimator.kind)),
                         .spec = to_string(contender.estimator),
                         .samples = contender.estimator.samples,
@@ -386,7 +386,7 @@ std::vector<ApproxRecord> measure(const Source& source, const std::vector<Estima
 }
 
 // Attention with the identity for values is the matrix itself. The first head of the first sequence.
-std::vector<AttentionMatrix> matrices_of(const Source& source, const std::vector<Estimator>& estimators, const Setting& run) {
+std::vector<AttentionMatrix> matrices_of(const DataSource& source, const std::vector<Estimator>& estimators, const Setting& run) {
   const Qkv whole = source.make(run.flags.seed);
   const auto [batch, length, heads, dim] = whole.q_shape;
   std::vector<float> identity(static_cast<size_t>(length * length));
@@ -426,7 +426,7 @@ std::string prefix_of(const std::string& path) {
   return path;
 }
 
-void check(const Flags& flags, const std::vector<Source>& sources, const std::vector<Estimator>& estimators) {
+void check(const ApproxFlags& flags, const std::vector<DataSource>& sources, const std::vector<Estimator>& estimators) {
   if (flags.threads > kMostThreads) {
     throw UsageError(fmt::format("--threads: {} is too many, expected at most {}", flags.threads, kMostThreads));
   }
@@ -443,7 +443,7 @@ void check(const Flags& flags, const std::vector<Source>& sources, const std::ve
   }
 }
 
-double total_work(const Flags& flags, const std::vector<Source>& sources, const std::vector<Estimator>& estimators) {
+double total_work(const ApproxFlags& flags, const std::vector<DataSource>& sources, const std::vector<Estimator>& estimators) {
   const Extents<4> shape = flags.input.empty() ? Extents<4>{1, flags.length, 1, flags.head_dim} : sources.front().make(0).q_shape;
   double work = work_of({.kind = EstimatorKind::softmax}, shape);
   for (const Estimator& estimator : estimators) work += work_of(estimator, shape);
@@ -451,7 +451,7 @@ double total_work(const Flags& flags, const std::vector<Source>& sources, const 
   return static_cast<double>(sources.size()) * (seeds * work + (flags.input.empty() ? seeds : 1) * work_of_exact(shape));
 }
 
-void run(const Flags& flags) {
+void run(const ApproxFlags& flags) {
   if (flags.input.size() != 0 && flags.input.size() != 1 && flags.input.size() != 3) {
     throw UsageError(
         fmt::format("--input: {} files, expected three .npy files (q, k, v) or one .safetensors file", flags.input.size()));
@@ -460,7 +460,7 @@ void run(const Flags& flags) {
     throw UsageError(fmt::format("--names: {} names, expected three (of q, k, v)", flags.names.size()));
   }
   const std::vector<Estimator> estimators = estimators_of(flags);
-  const std::vector<Source> sources = sources_of(flags);
+  const std::vector<DataSource> sources = sources_of(flags);
   check(flags, sources, estimators);
 
   const int all = default_executor().concurrency();
@@ -477,14 +477,14 @@ void run(const Flags& flags) {
           "rfa with map trig estimates the Gaussian kernel of unit vectors: compare it by --target gaussian, or take "
           "rfa:map=positive");
     }
-    for (const Source& source : sources) {
+    for (const DataSource& source : sources) {
       for (ApproxRecord& record : measure(source, estimators, context, progress)) records.push_back(std::move(record));
     }
     if (!flags.matrix.empty()) plot_matrices(matrices_of(sources.front(), estimators, context), prefix_of(flags.matrix));
   } catch (const InvalidArgument& error) {  // an estimator whose settings do not fit each other or the data
     throw UsageError(error.what());
   }
-  print_table(kColumns, std::span<const ApproxRecord>(records), flags.output.format(), std::cout);
+  print_table(kApproxColumns, std::span<const ApproxRecord>(records), flags.output.format(), std::cout);
   if (!flags.plot.empty()) plot_approx(records, prefix_of(flags.plot));
 }
 
@@ -500,7 +500,7 @@ double parse_real(const std::string& flag, const std::string& text, bool positiv
 }  // namespace
 
 Run add_approx(CLI::App& app) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<ApproxFlags>();
   app.add_option("--input", flags->input, "q.npy k.npy v.npy, or one .safetensors file: [T, D], [T, H, D] or [B, T, H, D]")
       ->type_name("FILE")
       ->expected(1, 3);

@@ -13,7 +13,7 @@
 namespace raffia::cli {
 namespace {
 
-enum Stream : uint32_t { kTokens, kQueryMatrix, kKeyMatrix, kValueMatrix, kKeys, kValues };
+enum DrawnMatrix : uint32_t { kTokens, kQueryMatrix, kKeyMatrix, kValueMatrix, kKeys, kValues };
 
 // No estimator has so many heads: data and random features of one seed share no random numbers.
 constexpr uint32_t kHeadOfData = UINT32_MAX;
@@ -27,7 +27,7 @@ struct Matrix {
   const double* row(int64_t i) const { return values.data() + i * columns; }
 };
 
-Matrix random_matrix(int64_t rows, int64_t columns, double scale, uint64_t seed, Stream stream) {
+Matrix random_matrix(int64_t rows, int64_t columns, double scale, uint64_t seed, DrawnMatrix stream) {
   Matrix matrix{rows, columns, std::vector<double>(static_cast<size_t>(rows * columns))};
   RandomStream random({.seed = seed, .layer = stream, .head = kHeadOfData});
   for (double& value : matrix.values) value = scale * random.next_normal();

@@ -32,27 +32,27 @@ std::string data_title(const ApproxRecord& record) {
 }
 
 // Records that differ in samples alone.
-struct Curve {
+struct ErrorCurve {
   std::string title;
   std::vector<const ApproxRecord*> points;
 };
 
 bool is_drawable(double value) { return std::isfinite(value) && value > 0; }
 
-std::vector<Curve> curves_of(std::span<const ApproxRecord> records, bool several_data) {
-  std::vector<Curve> curves;
+std::vector<ErrorCurve> error_curves(std::span<const ApproxRecord> records, bool several_data) {
+  std::vector<ErrorCurve> curves;
   for (const ApproxRecord& record : records) {
     if (!is_drawable(record.mse)) continue;  // exact, or not a number: no place on a logarithmic axis
     std::string title = spec_without_samples(record);
     if (several_data) title += fmt::format(" ({})", data_title(record));
-    auto curve = std::find_if(curves.begin(), curves.end(), [&title](const Curve& c) { return c.title == title; });
-    if (curve == curves.end()) curve = curves.insert(curves.end(), Curve{.title = title});
+    auto curve = std::find_if(curves.begin(), curves.end(), [&title](const ErrorCurve& c) { return c.title == title; });
+    if (curve == curves.end()) curve = curves.insert(curves.end(), ErrorCurve{.title = title});
     curve->points.push_back(&record);
   }
   return curves;
 }
 
-constexpr double kMargin = 1.3;  // of the horizontal axis, a factor at each end
+constexpr double kSampleMargin = 1.3;  // of the horizontal axis, a factor at each end
 
 struct Axis {
   const char* label;
@@ -72,7 +72,7 @@ std::string script_of(std::span<const ApproxRecord> records, const Axis& axis, c
   const bool several_data = std::any_of(records.begin(), records.end(), [&records](const ApproxRecord& record) {
     return data_title(record) != data_title(records.front());
   });
-  const std::vector<Curve> curves = curves_of(records, several_data);
+  const std::vector<ErrorCurve> curves = error_curves(records, several_data);
   std::ostringstream out;
   std::vector<std::string> parts;
   std::set<double> places, errors;  // on both axes
@@ -119,8 +119,8 @@ std::string script_of(std::span<const ApproxRecord> records, const Axis& axis, c
          "set tics nomirror\n"
          "set key outside right top Left reverse noenhanced samplen 2\n"
          "set format y '%.0e'\n"
-      << fmt::format("set xrange [{}:{}]\nset yrange [{}:{}]\n", *places.begin() / kMargin, *places.rbegin() * kMargin,
-                     *errors.begin() / 2, *errors.rbegin() * 2)
+      << fmt::format("set xrange [{}:{}]\nset yrange [{}:{}]\n", *places.begin() / kSampleMargin,
+                     *places.rbegin() * kSampleMargin, *errors.begin() / 2, *errors.rbegin() * 2)
       << (axis.has_tics_at_points ? fmt::format("set xtics ({})\n", fmt::join(places, ",")) : "set format x '%g'\n")
       << "set xlabel " << quoted(axis.label) << '\n'
       << "set title " << quoted(title_of(records, several_data)) << " noenhanced\n"

@@ -16,6 +16,8 @@ namespace raffia::cli {
 // The order of axes in memory. Ops see [B, T, H, D] either way.
 enum class ArrayLayout : uint8_t { bthd, bhtd };
 
+inline constexpr float kUnitVariance = 1.7320508F;  // of values that are uniform in (-sqrt 3, sqrt 3)
+
 // An aligned array [B, T, H, D] with all pages touched.
 class Array4 {
  public:

@@ -7,9 +7,7 @@
 namespace raffia::cli {
 namespace {
 
-enum Stream : uint32_t { kQuery, kKey, kValue, kGate, kOutGradient };
-
-constexpr float kUnitVariance = 1.7320508F;  // uniform in (-sqrt 3, sqrt 3)
+enum DrawnInput : uint32_t { kQuery, kKey, kValue, kGate, kOutGradient };
 
 const Array4& made(std::optional<Array4>& array, const std::function<Array4()>& make) {
   if (!array) array.emplace(make());
@@ -29,7 +27,7 @@ Array4 AttentionInputs::random(int64_t heads, int64_t dim, uint32_t stream, floa
 }
 
 Array4 AttentionInputs::features(int64_t heads, uint32_t stream) const {
-  const FeatureMap map = make_map(shape_, Input::qk);
+  const FeatureMap map = make_map(shape_, OpInput::qk);
   const Array4 x = random(heads, shape_.head_dim, stream, -kUnitVariance, kUnitVariance);
   Array4 phi = make(heads, map.features());
   const std::unique_ptr<Executor> one_thread = make_thread_pool(1);
@@ -37,13 +35,13 @@ Array4 AttentionInputs::features(int64_t heads, uint32_t stream) const {
   return phi;
 }
 
-const Array4& AttentionInputs::q(Input input) {
-  if (input == Input::features) return made(phi_q_, [this] { return features(shape_.heads, kQuery); });
+const Array4& AttentionInputs::q(OpInput input) {
+  if (input == OpInput::features) return made(phi_q_, [this] { return features(shape_.heads, kQuery); });
   return made(q_, [this] { return random(shape_.heads, shape_.head_dim, kQuery, -kUnitVariance, kUnitVariance); });
 }
 
-const Array4& AttentionInputs::k(Input input) {
-  if (input == Input::features) return made(phi_k_, [this] { return features(shape_.kv_heads, kKey); });
+const Array4& AttentionInputs::k(OpInput input) {
+  if (input == OpInput::features) return made(phi_k_, [this] { return features(shape_.kv_heads, kKey); });
   return made(k_, [this] { return random(shape_.kv_heads, shape_.head_dim, kKey, -kUnitVariance, kUnitVariance); });
 }
 
@@ -66,7 +64,7 @@ const Array4& AttentionInputs::unread_out() {
 
 AttentionRun::AttentionRun(const AttentionCase& which, const std::shared_ptr<AttentionInputs>& shared, Executor& executor)
     : bench(which), inputs(shared), executor_(executor) {
-  const Input read = bench.form.op == Op::hybrid ? Input::qk : bench.form.input;
+  const OpInput read = bench.form.op == Op::hybrid ? OpInput::qk : bench.form.input;
   q = inputs->q(read).view();
   k = inputs->k(read).view();
   v = inputs->v().view();

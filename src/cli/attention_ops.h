@@ -33,8 +33,8 @@ class AttentionInputs {
   const BenchShape& shape() const { return shape_; }
   int64_t length() const { return length_; }
 
-  const Array4& q(Input input);
-  const Array4& k(Input input);
+  const Array4& q(OpInput input);
+  const Array4& k(OpInput input);
   const Array4& v();
   const Array4& gate_logits();
   const Array4& dout();

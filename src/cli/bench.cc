@@ -172,14 +172,14 @@ void check(BenchOptions& options) {
   }
 }
 
-FeatureMap make_map(const BenchShape& shape, Input input) {
+FeatureMap make_map(const BenchShape& shape, OpInput input) {
   const auto map = [&shape] {
     if (shape.map == MapKind::elu) return FeatureMap::elu(shape.head_dim, shape.kv_heads);
     if (shape.map == MapKind::relu) return random_relu_map(shape);
     return FeatureMap::random(
         shape.map, {.dim = shape.head_dim, .count = shape.random_features, .heads = shape.kv_heads, .seed = shape.seed});
   }();
-  return input == Input::qk ? map : FeatureMap::identity(map.features(), shape.kv_heads);
+  return input == OpInput::qk ? map : FeatureMap::identity(map.features(), shape.kv_heads);
 }
 
 bool measures_softmax(const BenchOptions& options, int64_t length) {
@@ -190,8 +190,8 @@ bool asks_for(const BenchOptions& options, Op op) {
   return std::find(options.ops.begin(), options.ops.end(), op) != options.ops.end();
 }
 
-std::vector<Input> inputs_of(const BenchOptions& options, Op op) {
-  return has_map(op) ? options.inputs : std::vector<Input>{Input::qk};
+std::vector<OpInput> inputs_of(const BenchOptions& options, Op op) {
+  return has_map(op) ? options.inputs : std::vector<OpInput>{OpInput::qk};
 }
 
 std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions& options) {

@@ -19,7 +19,7 @@
 namespace raffia::cli {
 
 enum class Op : uint8_t { softmax, rfa, rfa_gate, hybrid, lara, ra, eva };
-enum class Input : uint8_t {
+enum class OpInput : uint8_t {
   features,  // phi(q) and phi(k) are given
   qk,        // the map is part of the op
 };
@@ -27,7 +27,7 @@ enum class Input : uint8_t {
 inline constexpr Named<Op> kOps[] = {{"softmax", Op::softmax}, {"rfa", Op::rfa},   {"rfa_gate", Op::rfa_gate},
                                      {"hybrid", Op::hybrid},   {"lara", Op::lara}, {"ra", Op::ra},
                                      {"eva", Op::eva}};
-inline constexpr Named<Input> kInputs[] = {{"features", Input::features}, {"qk", Input::qk}};
+inline constexpr Named<OpInput> kInputs[] = {{"features", OpInput::features}, {"qk", OpInput::qk}};
 
 enum class Pass : uint8_t { forward, backward, forward_backward };
 
@@ -40,7 +40,7 @@ constexpr bool has_map(Op op) { return op == Op::rfa || op == Op::rfa_gate || op
 // One of several things that an op can do.
 struct OpForm {
   Op op = Op::softmax;
-  Input input = Input::qk;
+  OpInput input = OpInput::qk;
   bool causal = false;
 };
 
@@ -63,7 +63,7 @@ struct BenchShape {
 struct BenchOptions {
   BenchShape shape;
   std::vector<Op> ops;
-  std::vector<Input> inputs = {Input::qk};
+  std::vector<OpInput> inputs = {OpInput::qk};
   std::vector<int64_t> lengths;
   std::vector<int64_t> threads = {1};
   int64_t repeats = 7;
@@ -80,7 +80,7 @@ void add_bench_flags(CLI::App& app, BenchOptions& options);
 void check(BenchOptions& options);
 
 // The map of --map; with `input` features, the identity on its features.
-FeatureMap make_map(const BenchShape& shape, Input input);
+FeatureMap make_map(const BenchShape& shape, OpInput input);
 
 // One contender at one shape.
 struct BenchCase {
@@ -104,7 +104,7 @@ bool measures_softmax(const BenchOptions& options, int64_t length);
 bool asks_for(const BenchOptions& options, Op op);
 
 // What each op runs with: softmax and the sampling ops have no map, and run once whatever --input lists.
-std::vector<Input> inputs_of(const BenchOptions& options, Op op);
+std::vector<OpInput> inputs_of(const BenchOptions& options, Op op);
 
 // Measures memory, then time, and prints the records on stdout. Returns what was printed.
 std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions& options);

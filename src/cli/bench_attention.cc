@@ -15,7 +15,7 @@
 namespace raffia::cli {
 namespace {
 
-struct Flags {
+struct AttentionBenchFlags {
   BenchOptions bench = {.ops = {Op::softmax, Op::rfa, Op::rfa_gate}, .lengths = {512, 2048, 8192}, .softmax_max_length = 16384};
   std::vector<Pass> passes = {Pass::forward};
   bool causal = false;
@@ -23,12 +23,12 @@ struct Flags {
   std::string plot;
 };
 
-bool is_causal(const Flags& flags, Op op) { return flags.causal || op == Op::rfa_gate || op == Op::hybrid; }
+bool is_causal(const AttentionBenchFlags& flags, Op op) { return flags.causal || op == Op::rfa_gate || op == Op::hybrid; }
 
 bool has_segments(Op op) { return op == Op::rfa || op == Op::rfa_gate; }
 
 // Everything to run at one length: softmax in each form that another op is compared with, then the ops.
-std::vector<AttentionCase> cases_at(const Flags& flags, int64_t length) {
+std::vector<AttentionCase> cases_at(const AttentionBenchFlags& flags, int64_t length) {
   std::vector<AttentionCase> cases;
   const bool with_softmax = measures_softmax(flags.bench, length);
   for (const int64_t threads : flags.bench.threads) {
@@ -44,7 +44,7 @@ std::vector<AttentionCase> cases_at(const Flags& flags, int64_t length) {
       }
       for (const Op op : flags.bench.ops) {
         if (op == Op::softmax) continue;
-        for (const Input input : inputs_of(flags.bench, op)) {
+        for (const OpInput input : inputs_of(flags.bench, op)) {
           for (const int64_t segment : has_segments(op) ? flags.segments : std::vector<int64_t>{0}) {
             AttentionCase other = base;
             other.form = {.op = op, .input = input, .causal = is_causal(flags, op)};
@@ -58,7 +58,7 @@ std::vector<AttentionCase> cases_at(const Flags& flags, int64_t length) {
   return cases;
 }
 
-BenchGroup group_at(const Flags& flags, int64_t length) {
+BenchGroup group_at(const AttentionBenchFlags& flags, int64_t length) {
   const BenchShape& shape = flags.bench.shape;
   const auto inputs = std::make_shared<AttentionInputs>(shape, length);
   BenchGroup group{.length = length};
@@ -75,7 +75,7 @@ BenchGroup group_at(const Flags& flags, int64_t length) {
   return group;
 }
 
-void run(Flags& flags) {
+void run(AttentionBenchFlags& flags) {
   check(flags.bench);
   for (const Op op : flags.bench.ops) check_form(flags.bench.shape, {.op = op, .causal = is_causal(flags, op)});
   if (!flags.plot.empty()) require_gnuplot("--plot");
@@ -88,7 +88,7 @@ void run(Flags& flags) {
 }  // namespace
 
 Run add_bench_attention(CLI::App& app) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<AttentionBenchFlags>();
   add_bench_flags(app, flags->bench);
   add_names(app, "--passes", kPasses, flags->passes, "forward, backward, forward+backward");
   app.add_flag("--causal", flags->causal, "Causal forms; rfa_gate and hybrid always are");

@@ -11,7 +11,7 @@
 namespace raffia::cli {
 namespace {
 
-struct Flags {
+struct DecodeFlags {
   ModelBenchOptions bench;
   std::vector<int64_t> batch = {1}, depths = {0, 512, 4096, 32768};
   int64_t tokens = 32;
@@ -21,7 +21,7 @@ struct Flags {
 }  // namespace
 
 Run add_bench_decode(CLI::App& app) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<DecodeFlags>();
   add_model_flags(app, flags->bench.models);
   add_positives(app, "--batch", flags->batch, "Sessions stepped at once");
   add_integers(app, "--depths", flags->depths, "Tokens that the sessions have read before");

@@ -7,7 +7,7 @@
 namespace raffia::cli {
 namespace {
 
-struct Flags {
+struct PrefillFlags {
   ModelBenchOptions bench{.repeats = 3};
   std::vector<int64_t> lengths = {512, 2048, 8192};
 };
@@ -15,7 +15,7 @@ struct Flags {
 }  // namespace
 
 Run add_bench_prefill(CLI::App& app) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<PrefillFlags>();
   add_model_flags(app, flags->bench.models);
   add_positives(app, "--lengths", flags->lengths, "Tokens of a prompt");
   add_run_flags(app, flags->bench);

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Flags {
+struct SessionFlags {
   // A language model of bytes with 20 MB of weights.
   ModelBenchOptions bench{
       .models = {.layers = 6, .width = 256, .heads = 4, .vocabulary = 260, .estimators = {{.kind = EstimatorKind::rfa_gate}}},
@@ -43,7 +43,7 @@ struct SessionRecord {
   double seconds = 0;
 };
 
-const RecordColumn<SessionRecord> kColumns[] = {
+const RecordColumn<SessionRecord> kSessionColumns[] = {
     {"test", [](const SessionRecord& r) { return json_of(r.test); }, Style::key},
     {"op", [](const SessionRecord& r) { return json_of(r.op); }, Style::key},
     {"model", [](const SessionRecord& r) { return json_of(r.model); }},
@@ -111,7 +111,7 @@ void generate_one_token(const std::string& directory, int64_t threads) {
 // The tests of one model, which take turns.
 class SessionTests {
  public:
-  SessionTests(const BenchModel& bench, const Flags& flags, const fs::path& workplace)
+  SessionTests(const BenchModel& bench, const SessionFlags& flags, const fs::path& workplace)
       : bench_(bench), flags_(flags), workplace_(workplace), model_(Model::load(bench.directory)) {
     (void)model_->fingerprint();  // read once in the life of a process, not once per session
   }
@@ -178,14 +178,14 @@ class SessionTests {
   }
 
   const BenchModel& bench_;
-  const Flags& flags_;
+  const SessionFlags& flags_;
   fs::path workplace_;
   std::shared_ptr<const Model> model_;
   std::vector<SessionRecord> records_;
   std::vector<Contender> contenders_;
 };
 
-void run(const Flags& flags) {
+void run(const SessionFlags& flags) {
   const Workplace workplace;
   std::vector<SessionRecord> records;
   {
@@ -204,13 +204,13 @@ void run(const Flags& flags) {
       }
     }
   }
-  print_table<SessionRecord>(kColumns, records, flags.bench.output.format(), std::cout);
+  print_table<SessionRecord>(kSessionColumns, records, flags.bench.output.format(), std::cout);
 }
 
 }  // namespace
 
 Run add_bench_session(CLI::App& app) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<SessionFlags>();
   add_model_flags(app, flags->bench.models);
   add_integers(app, "--depths", flags->depths, "Tokens that a session has read when it is saved, restored and forked");
   add_positive(app, "--prompt-tokens", flags->prompt, "Tokens of the prompt that the prefix cache knows");

@@ -82,7 +82,7 @@ BenchGroup group_at(const BenchOptions& options, int64_t depth) {
     if (with_softmax) group.cases.push_back(softmax_case(options, depth, cache, threads));
     for (const Op op : options.ops) {
       if (op == Op::softmax) continue;
-      for (const Input input : inputs_of(options, op)) {
+      for (const OpInput input : inputs_of(options, op)) {
         group.cases.push_back(stateful_case(options.shape, {.op = op, .input = input, .causal = true}, depth, threads));
       }
     }
@@ -103,7 +103,7 @@ BenchGroup group_at(const BenchOptions& options, int64_t depth) {
 
 Run add_bench_step(CLI::App& app) {
   const auto options = std::make_shared<BenchOptions>(BenchOptions{.ops = {Op::softmax, Op::rfa_gate},
-                                                                   .inputs = {Input::features, Input::qk},
+                                                                   .inputs = {OpInput::features, OpInput::qk},
                                                                    .lengths = {512, 2048, 8192, 32768},
                                                                    .softmax_max_length = 131072});
   add_bench_flags(app, *options);

@@ -18,7 +18,7 @@ enum class What : uint8_t { layer, model };
 
 constexpr Named<What> kWhats[] = {{"layer", What::layer}, {"model", What::model}};
 
-struct Flags {
+struct TrainBenchFlags {
   BenchOptions bench = {.lengths = {512, 2048, 8192}, .repeats = 5, .softmax_max_length = std::numeric_limits<int64_t>::max()};
   What what = What::layer;
   std::vector<TrainOp> ops = {TrainOp::softmax, TrainOp::torch_softmax, TrainOp::rfa_gate, TrainOp::torch_chunked};
@@ -26,11 +26,11 @@ struct Flags {
   ModelShape model;
 };
 
-bool is_measured(const Flags& flags, TrainOp op, int64_t length) {
+bool is_measured(const TrainBenchFlags& flags, TrainOp op, int64_t length) {
   return op != TrainOp::torch_softmax || length <= flags.torch_max_length;
 }
 
-std::vector<BenchGroup> groups_of(const Flags& flags) {
+std::vector<BenchGroup> groups_of(const TrainBenchFlags& flags) {
   const BenchShape& shape = flags.bench.shape;
   const auto models = make_models(shape, flags.model);
   std::vector<BenchGroup> groups;
@@ -57,7 +57,7 @@ std::vector<BenchGroup> groups_of(const Flags& flags) {
   return groups;
 }
 
-void run(Flags& flags) {
+void run(TrainBenchFlags& flags) {
   check(flags.bench);
   for (const Op op : {Op::lara, Op::eva}) check_form(flags.bench.shape, {.op = op, .causal = true});
   run_bench(groups_of(flags), flags.bench);
@@ -66,7 +66,7 @@ void run(Flags& flags) {
 }  // namespace
 
 Run add_bench_train(CLI::App& app) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<TrainBenchFlags>();
   BenchShape& shape = flags->bench.shape;
   add_name(app, "--what", kWhats, flags->what, "layer: the attention op alone; model: a language model and its loss");
   add_names(app, "--ops", kTrainOps, flags->ops,

@@ -27,7 +27,7 @@
 namespace raffia::cli {
 namespace {
 
-struct Flags {
+struct ClassifyFlags {
   std::filesystem::path model;
   std::vector<std::filesystem::path> files;
   bool whole = false, json = false;
@@ -47,7 +47,7 @@ std::vector<double> probabilities_of(std::span<const float> logits) {
 // What is printed of each example: its likeliest classes.
 class Printer {
  public:
-  Printer(const Flags& flags, std::vector<std::string> names) : flags_(flags), names_(std::move(names)) {}
+  Printer(const ClassifyFlags& flags, std::vector<std::string> names) : flags_(flags), names_(std::move(names)) {}
 
   void print(const std::string& where, int64_t number, std::span<const float> logits) const {
     const std::vector<double> probabilities = probabilities_of(logits);
@@ -71,7 +71,7 @@ class Printer {
  private:
   std::string label(size_t i) const { return names_.empty() ? fmt::format("{}", i) : names_[i]; }
 
-  const Flags& flags_;
+  const ClassifyFlags& flags_;
   const std::vector<std::string> names_;
 };
 
@@ -87,7 +87,7 @@ std::vector<std::string> names_for(const Model& model, const std::filesystem::pa
 
 class TextClassifier {
  public:
-  TextClassifier(const Flags& flags, const Model& model) : flags_(flags), model_(model) {
+  TextClassifier(const ClassifyFlags& flags, const Model& model) : flags_(flags), model_(model) {
     most_tokens_ = model.config().max_length;  // of learned positions: training, too, cut texts there
     if (flags.most_tokens > 0 && (most_tokens_ == 0 || flags.most_tokens < most_tokens_)) most_tokens_ = flags.most_tokens;
   }
@@ -109,12 +109,12 @@ class TextClassifier {
     return found;
   }
 
-  const Flags& flags_;
+  const ClassifyFlags& flags_;
   const Model& model_;
   int64_t most_tokens_ = 0;
 };
 
-void classify_texts(const Flags& flags, const Model& model, const Printer& printer) {
+void classify_texts(const ClassifyFlags& flags, const Model& model, const Printer& printer) {
   const TextClassifier classifier(flags, model);
   std::vector<std::filesystem::path> files = flags.files;
   if (files.empty()) files.emplace_back("-");
@@ -158,7 +158,7 @@ FloatArray read_pixels(const std::filesystem::path& file, const ModelConfig& con
   return array;
 }
 
-void classify_images(const Flags& flags, const Model& model, const Printer& printer) {
+void classify_images(const ClassifyFlags& flags, const Model& model, const Printer& printer) {
   const ModelConfig& config = model.config();
   const std::vector<int64_t> image = {config.channels, config.image_size, config.image_size};
   if (flags.files.empty()) throw UsageError("names of image files are missing: this model does not read stdin");
@@ -180,7 +180,7 @@ void classify_images(const Flags& flags, const Model& model, const Printer& prin
   }
 }
 
-void run(const Flags& flags) {
+void run(const ClassifyFlags& flags) {
   const std::shared_ptr<const Model> model = load_model(flags.model, {Task::classify, Task::image});
   const Printer printer(flags, names_for(*model, flags.model));
   if (model->config().task == Task::classify) return classify_texts(flags, *model, printer);
@@ -192,7 +192,7 @@ void run(const Flags& flags) {
 }  // namespace
 
 Run add_classify(CLI::App& app) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<ClassifyFlags>();
   add_model(app, flags->model);
   app.add_option("files", flags->files,
                  "Texts, one a line (default: stdin); images: .pgm, .ppm, .npy, IDX (one channel), CIFAR-10's .bin (three)")

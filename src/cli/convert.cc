@@ -63,7 +63,7 @@ std::vector<Estimator> estimators_of(const ConvertFlags& flags) {
 
 std::string human_error(const Json& value) { return fmt::format("{:.4f}", value.get<double>()); }
 
-const RecordColumn<train::LayerFit> kColumns[] = {
+const RecordColumn<train::LayerFit> kFitColumns[] = {
     {"layer", [](const train::LayerFit& r) { return json_of(r.layer); }, Style::key},
     {"estimator", [](const train::LayerFit& r) { return json_of(to_string(r.estimator)); }},
     {"error_at_first", [](const train::LayerFit& r) { return json_of(r.error_at_first); }, Style::measured, human_error},
@@ -121,7 +121,7 @@ void run(const ConvertFlags& flags) {
   nn::save_weights(*converted, fresh.path() / kWeightsFile, tokenizer->fingerprint());
   save_model_config(config, fresh.path() / kConfigFile);
   fresh.commit();
-  if (!fits.empty()) print_table(kColumns, std::span<const train::LayerFit>(fits), flags.output.format(), std::cout);
+  if (!fits.empty()) print_table(kFitColumns, std::span<const train::LayerFit>(fits), flags.output.format(), std::cout);
   fmt::print(stderr, "{}: finetune it with raffia train lm --init {} --data TEXT --out DIR\n", flags.out.string(),
              flags.out.string());
 }

@@ -21,7 +21,7 @@
 namespace raffia::cli {
 namespace {
 
-struct Options {
+struct ImportOptions {
   std::string model, pieces, directory;
   std::string type;  // hf; empty: as it is stored
   bool force = false, json = false;
@@ -33,7 +33,7 @@ int64_t parameters(const ImportedModel& model) {
   return count;
 }
 
-void print(const ImportedModel& model, const Tokenizer& tokenizer, const Options& options, WeightType type,
+void print(const ImportedModel& model, const Tokenizer& tokenizer, const ImportOptions& options, WeightType type,
            const StorageReport& report) {
   Json json = describe(model, options.directory, type, report);
   json["tokenizer"] = tokenizer.kind();
@@ -48,7 +48,7 @@ void print(const ImportedModel& model, const Tokenizer& tokenizer, const Options
                            grouped(report.bytes));
 }
 
-void import_llama2c(const Options& options) {
+void import_llama2c(const ImportOptions& options) {
   const FileSource source(options.model);
   const ImportedModel model = llama2c_model(source);
   const std::string bytes = read_file(options.pieces, uint64_t{1} << 28);
@@ -61,7 +61,7 @@ void import_llama2c(const Options& options) {
   print(model, *tokenizer, options, WeightType::f32, report);
 }
 
-void import_hf(const Options& options) {
+void import_hf(const ImportOptions& options) {
   const HfModel loaded = load_hf(options.model);
   const WeightType type = !options.type.empty() ? parse_name("--type", options.type, kWeightTypes)
                           : loaded.all_bf16     ? WeightType::bf16
@@ -70,7 +70,7 @@ void import_hf(const Options& options) {
   print(loaded.model, *loaded.tokenizer, options, type, report);
 }
 
-void add_common(CLI::App& app, Options& options) {
+void add_common(CLI::App& app, ImportOptions& options) {
   app.add_option("DIR", options.directory, "Model directory to write")->required();
   app.add_flag("--force", options.force, "Replace a model that DIR holds already");
   app.add_flag("--json", options.json, "Print JSON");
@@ -100,7 +100,7 @@ Json describe(const ImportedModel& model, const std::string& directory, WeightTy
 }
 
 Run add_import_llama2c(CLI::App& app) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ImportOptions>();
   app.add_option("MODEL.bin", options->model, "Checkpoint of llama2.c, legacy layout")->required();
   app.add_option("TOK.bin", options->pieces, "Its tokenizer")->required();
   add_common(app, *options);
@@ -108,7 +108,7 @@ Run add_import_llama2c(CLI::App& app) {
 }
 
 Run add_import_hf(CLI::App& app) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ImportOptions>();
   app.add_option("SRC", options->model, "Directory with config.json, model.safetensors (or its parts) and tokenizer.json")
       ->required();
   add_common(app, *options);

@@ -25,7 +25,7 @@ std::string compiler() {
 #endif
 }
 
-nlohmann::ordered_json describe() {
+nlohmann::ordered_json describe_machine() {
   std::vector<std::string_view> isas;
   for (const Isa isa : available_isas()) isas.push_back(name_of(isa));
   nlohmann::ordered_json cache_bytes = nlohmann::ordered_json::object();
@@ -68,7 +68,7 @@ Run add_info(CLI::App& app) {
   const auto json = std::make_shared<bool>(false);
   app.add_flag("--json", *json, "Print JSON");
   return [json] {
-    const nlohmann::ordered_json info = describe();
+    const nlohmann::ordered_json info = describe_machine();
     if (*json) {
       std::cout << info.dump(2) << '\n';
     } else {

@@ -96,9 +96,9 @@ struct Hybrid {
                   .v = run.gradients.v,
                   .gate_logits = gate_gradients(run),
                   .map = map_gradients(run, map)} {
-    if (run.bench.form.input == Input::features) {
-      inputs.q_far = run.inputs->q(Input::features).view();
-      inputs.k_far = run.inputs->k(Input::features).view();
+    if (run.bench.form.input == OpInput::features) {
+      inputs.q_far = run.inputs->q(OpInput::features).view();
+      inputs.k_far = run.inputs->k(OpInput::features).view();
       gradients.q_far = run.array(run.shape().heads, map.dim());
       gradients.k_far = run.array(run.shape().kv_heads, map.dim());
     }

@@ -21,7 +21,7 @@
 namespace raffia::cli {
 namespace {
 
-const RecordColumn<ModelRecord> kColumns[] = {
+const RecordColumn<ModelRecord> kModelColumns[] = {
     {"test", [](const ModelRecord& r) { return json_of(r.test); }, Style::key},
     {"op", [](const ModelRecord& r) { return json_of(r.op); }, Style::key},
     {"model", [](const ModelRecord& r) { return json_of(r.model); }},
@@ -154,7 +154,7 @@ class Probe {
   std::vector<std::byte> bytes_;
 };
 
-ModelRecord describe(const BenchModel& bench, const Model& model, const ModelTest& test, int64_t threads) {
+ModelRecord described_run(const BenchModel& bench, const Model& model, const ModelTest& test, int64_t threads) {
   const ModelConfig& config = model.config();
   return {.test = test.name(),
           .op = bench.op,
@@ -227,7 +227,7 @@ class TimePass {
         if (!fits(benches[m], test, options_)) continue;
         Trial* trial = trials.emplace_back(std::make_unique<Trial>(models[m], test)).get();
         for (const int64_t threads : options_.threads) {
-          cases.push_back({models[m].get(), &test, trial, describe(benches[m], *models[m], test, threads)});
+          cases.push_back({models[m].get(), &test, trial, described_run(benches[m], *models[m], test, threads)});
           cases.back().record.peak_rss_bytes = peaks[m][first + t];
           contenders.push_back({.run = [trial, run = on(threads)] { trial->run(run); }, .work = work_of(benches[m], test)});
         }
@@ -316,7 +316,7 @@ std::vector<ModelRecord> run_model_bench(const std::vector<ModelTest>& tests, co
       for (ModelRecord& record : pass.run(groups[g], tests, peaks[g])) records.push_back(std::move(record));
     }
   }
-  print_table<ModelRecord>(kColumns, records, options.output.format(), std::cout);
+  print_table<ModelRecord>(kModelColumns, records, options.output.format(), std::cout);
   return records;
 }
 

@@ -13,8 +13,8 @@ double both(Pass pass, double forward, double backward) {
 }
 
 // Of one token, all heads.
-double linear_flops(const BenchShape& shape, Input input, Pass pass) {
-  const FeatureMap map = make_map(shape, pass == Pass::forward ? input : Input::features);
+double linear_flops(const BenchShape& shape, OpInput input, Pass pass) {
+  const FeatureMap map = make_map(shape, pass == Pass::forward ? input : OpInput::features);
   const auto fold_or_read = static_cast<double>(2 * map.features() * (shape.value_dim + 1));
   const auto projection = static_cast<double>(2 * map.dim() * map.rows());
   return static_cast<double>(shape.heads + shape.kv_heads) * both(pass, fold_or_read + projection, 2.5 * fold_or_read);
@@ -129,7 +129,7 @@ Record describe(const BenchShape& shape, const OpForm& form, int64_t length, int
       .state_bytes = state_bytes(shape, form, length),
   };
   if (has_map(form.op)) {
-    const FeatureMap map = make_map(shape, Input::qk);
+    const FeatureMap map = make_map(shape, OpInput::qk);
     record.map = std::string(name_of(map.kind()));
     record.features = map.features();
   }

@@ -59,7 +59,7 @@ std::optional<int64_t> window_of(const BenchShape& shape, const OpForm& form) {
 std::optional<WindowStateShape> window_state_shape(const BenchShape& s, const OpForm& form) {
   if (form.op == Op::hybrid) {
     return hybrid_state_shape(s.batch, s.kv_heads, s.head_dim, s.value_dim, make_map(s, form.input),
-                              form.input == Input::features, hybrid_options(s));
+                              form.input == OpInput::features, hybrid_options(s));
   }
   if (form.op == Op::lara && form.causal) {
     return causal_lara_state_shape(s.batch, s.heads, s.kv_heads, s.head_dim, s.value_dim, causal_lara_options(s));

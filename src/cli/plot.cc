@@ -20,7 +20,7 @@ constexpr Look kLooks[] = {{"softmax", "softmax", "#444444"}, {"rfa", "RFA", "#0
                            {"hybrid", "hybrid", "#CC79A7"},   {"lara", "LARA", "#009E73"}, {"ra", "RA", "#56B4E9"},
                            {"eva", "EVA", "#E69F00"},         {"", "model", "#B8A800"}};
 
-struct Curve {
+struct TimeCurve {
   Record like;  // its first record
   std::vector<CurvePoint> points;
 };
@@ -30,29 +30,29 @@ bool same_curve(const Record& a, const Record& b) {
          a.segment == b.segment;
 }
 
-std::vector<Curve> curves_of(std::span<const Record> records) {
-  std::vector<Curve> curves;
+std::vector<TimeCurve> time_curves(std::span<const Record> records) {
+  std::vector<TimeCurve> curves;
   for (const Record& record : records) {
-    auto curve = std::find_if(curves.begin(), curves.end(), [&](const Curve& c) { return same_curve(c.like, record); });
-    if (curve == curves.end()) curve = curves.insert(curves.end(), Curve{.like = record});
+    auto curve = std::find_if(curves.begin(), curves.end(), [&](const TimeCurve& c) { return same_curve(c.like, record); });
+    if (curve == curves.end()) curve = curves.insert(curves.end(), TimeCurve{.like = record});
     curve->points.push_back({static_cast<double>(record.length), record.seconds});
   }
-  for (Curve& curve : curves) {
+  for (TimeCurve& curve : curves) {
     std::sort(curve.points.begin(), curve.points.end(), [](const auto& a, const auto& b) { return a.length < b.length; });
   }
   return curves;
 }
 
 template <typename Get>
-bool differs(const std::vector<Curve>& curves, const Get& get) {
+bool differs(const std::vector<TimeCurve>& curves, const Get& get) {
   return std::any_of(curves.begin(), curves.end(),
-                     [&](const Curve& curve) { return get(curve.like) != get(curves.front().like); });
+                     [&](const TimeCurve& curve) { return get(curve.like) != get(curves.front().like); });
 }
 
 std::string threads_text(int64_t threads) { return fmt::format("{} thread{}", threads, threads == 1 ? "" : "s"); }
 
 // The op and whatever else tells the curves of this plot apart.
-std::string curve_title(const Curve& curve, const std::vector<Curve>& curves) {
+std::string curve_title(const TimeCurve& curve, const std::vector<TimeCurve>& curves) {
   const Record& record = curve.like;
   std::vector<std::string> parts;
   if (differs(curves, [](const Record& r) { return r.causal; })) parts.emplace_back(record.causal ? "causal" : "full");
@@ -67,9 +67,10 @@ std::string curve_title(const Curve& curve, const std::vector<Curve>& curves) {
   return parts.empty() ? look_of(record.op).title : fmt::format("{} ({})", look_of(record.op).title, fmt::join(parts, ", "));
 }
 
-std::string plot_title(const std::vector<Curve>& curves) {
+std::string plot_title(const std::vector<TimeCurve>& curves) {
   const Record& record = curves.front().like;
-  const auto linear = std::find_if(curves.begin(), curves.end(), [](const Curve& curve) { return curve.like.map.has_value(); });
+  const auto linear =
+      std::find_if(curves.begin(), curves.end(), [](const TimeCurve& curve) { return curve.like.map.has_value(); });
   std::string title = "Attention";
   if (!differs(curves, [](const Record& r) { return r.causal; })) title = record.causal ? "Causal attention" : "Full attention";
   if (!differs(curves, [](const Record& r) { return r.pass; })) title += ", " + record.pass;
@@ -80,7 +81,7 @@ std::string plot_title(const std::vector<Curve>& curves) {
   return title;
 }
 
-constexpr double kMargin = 1.15;  // of the axis of lengths, a factor at each end
+constexpr double kLengthMargin = 1.15;  // of the axis of lengths, a factor at each end
 
 struct Mark {
   double length = 0;
@@ -95,11 +96,11 @@ double interpolate(std::span<const CurvePoint> points, double length) {
   return left->seconds * std::pow(right->seconds / left->seconds, share);
 }
 
-std::vector<Mark> marks_of(const std::vector<Curve>& curves) {
+std::vector<Mark> marks_of(const std::vector<TimeCurve>& curves) {
   std::vector<Mark> marks;
-  for (const Curve& softmax : curves) {
+  for (const TimeCurve& softmax : curves) {
     if (softmax.like.op != "softmax") continue;
-    for (const Curve& other : curves) {
+    for (const TimeCurve& other : curves) {
       const bool comparable = other.like.op != "softmax" && other.like.causal == softmax.like.causal &&
                               other.like.pass == softmax.like.pass && other.like.threads == softmax.like.threads;
       if (!comparable) continue;
@@ -115,7 +116,7 @@ std::vector<Mark> marks_of(const std::vector<Curve>& curves) {
   return marks;
 }
 
-std::string script_of(const std::vector<Curve>& curves, const std::string& prefix) {
+std::string script_of(const std::vector<TimeCurve>& curves, const std::string& prefix) {
   std::ostringstream out;
   for (size_t i = 0; i < curves.size(); ++i) {
     out << fmt::format("$curve{} << EOD\n", i);
@@ -132,7 +133,7 @@ std::string script_of(const std::vector<Curve>& curves, const std::string& prefi
          "set format y '%g'\n"
       << "set title " << quoted(plot_title(curves)) << " noenhanced\n";
   std::set<double> lengths, times;
-  for (const Curve& curve : curves) {
+  for (const TimeCurve& curve : curves) {
     for (const CurvePoint& point : curve.points) {
       lengths.insert(point.length);
       times.insert(1e3 * point.seconds);
@@ -140,7 +141,7 @@ std::string script_of(const std::vector<Curve>& curves, const std::string& prefi
   }
   const double bottom = *times.begin() / 2;
   out << fmt::format("set xtics ({})\n", fmt::join(lengths, ","))
-      << fmt::format("set xrange [{}:{}]\n", *lengths.begin() / kMargin, *lengths.rbegin() * kMargin)
+      << fmt::format("set xrange [{}:{}]\n", *lengths.begin() / kLengthMargin, *lengths.rbegin() * kLengthMargin)
       << fmt::format("set yrange [{}:{}]\n", bottom, *times.rbegin() * 2);
 
   // Their labels stand one above the other at the right, where the curves leave room.
@@ -189,7 +190,7 @@ std::optional<double> crossover(std::span<const CurvePoint> softmax, std::span<c
 
 void plot_crossover(std::span<const Record> records, const std::string& prefix) {
   if (records.empty()) return;
-  run_gnuplot(script_of(curves_of(records), prefix), "--plot", prefix);
+  run_gnuplot(script_of(time_curves(records), prefix), "--plot", prefix);
 }
 
 }  // namespace raffia::cli

@@ -7,6 +7,8 @@
 
 namespace raffia::cli {
 
+inline constexpr std::chrono::seconds kQuietAtFirst{2};  // where most runs are over before anybody wonders
+
 class Progress {
  public:
   using Clock = std::chrono::steady_clock;

@@ -14,10 +14,8 @@
 namespace raffia::cli {
 namespace {
 
-using namespace std::chrono_literals;
 using Clock = Progress::Clock;
 
-constexpr auto kQuiet = 2s;
 constexpr size_t kBytesAtOnce = size_t{1} << 16;
 
 // Feeds a session, in blocks that end at the same places whatever parts the text came in: bits depend on those places.
@@ -28,7 +26,7 @@ class Reader {
         interrupts_(interrupts),
         first_(session.position()),
         stream_(session.model().tokenizer()),
-        progress_(static_cast<double>(bytes.value_or(0)), kQuiet) {
+        progress_(static_cast<double>(bytes.value_or(0)), kQuietAtFirst) {
     progress_.begin("reading the prompt");
   }
 
@@ -83,9 +81,9 @@ class Reader {
 };
 
 // The bytes of a prompt, wherever they are.
-class Source {
+class PromptSource {
  public:
-  explicit Source(const PromptFlags& flags) {
+  explicit PromptSource(const PromptFlags& flags) {
     if (flags.text) {
       text_ = *flags.text;
     } else if (flags.file.empty()) {
@@ -123,7 +121,7 @@ PromptReport read_prompt(Session& session, const PromptFlags& flags, const Inter
                          const std::function<void(std::string_view bytes)>& on_text) {
   const Tokenizer& tokenizer = session.model().tokenizer();
   const bool fresh = session.position() == 0;
-  Source source(flags);
+  PromptSource source(flags);
   Reader reader(session, interrupts, source.size());
   if (fresh && tokenizer.begins_texts()) reader.add(std::vector<int32_t>{tokenizer.begin()});
   bool empty = true;

@@ -20,13 +20,13 @@
 namespace raffia::cli {
 namespace {
 
-struct Options {
+struct QuantizeOptions {
   std::string from, to;
   WeightType type = WeightType::int8;
   bool force = false, json = false;
 };
 
-void quantize(const Options& options) {
+void quantize(const QuantizeOptions& options) {
   const std::filesystem::path from = options.from, weights = from / kWeightsFile;
   if (std::filesystem::exists(options.to) && std::filesystem::equivalent(from, options.to)) {
     throw UsageError("OUT is the directory that is read, expected another");
@@ -63,7 +63,7 @@ void quantize(const Options& options) {
 }  // namespace
 
 Run add_quantize(CLI::App& app) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<QuantizeOptions>();
   app.add_option("DIR", options->from, "Model directory")->required();
   app.add_option("OUT", options->to, "Model directory to write")->required();
   add_name(app, "--type", kWeightTypes, options->type, "How matrices are stored: f32, bf16 or int8 (one scale per row)");

@@ -5,7 +5,7 @@
 namespace raffia::cli {
 namespace {
 
-const RecordColumn<Record> kColumns[] = {
+const RecordColumn<Record> kRecordColumns[] = {
     {"op", [](const Record& r) { return json_of(r.op); }, Style::key},
     {"pass", [](const Record& r) { return json_of(r.pass); }},
     {"input", [](const Record& r) { return json_of(r.input); }},
@@ -42,7 +42,7 @@ const RecordColumn<Record> kColumns[] = {
 }  // namespace
 
 void print_records(std::span<const Record> records, Format format, std::ostream& out) {
-  print_table(kColumns, records, format, out);
+  print_table(kRecordColumns, records, format, out);
 }
 
 }  // namespace raffia::cli

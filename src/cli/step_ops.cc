@@ -14,13 +14,11 @@
 namespace raffia::cli {
 namespace {
 
-constexpr float kUnitVariance = 1.7320508F;  // uniform in (-sqrt 3, sqrt 3)
-
 // The token of every session. q and k are features where these are all that the op reads.
 struct Token {
   Array4 q, k, v, gate_logits, out;
 
-  Token(const BenchShape& shape, Input input, int64_t dim)
+  Token(const BenchShape& shape, OpInput input, int64_t dim)
       : q(random_array(shape, 1, shape.heads, dim, StepArray::query, input)),
         k(random_array(shape, 1, shape.kv_heads, dim, StepArray::key, input)),
         v(random_array(shape, 1, shape.kv_heads, shape.value_dim, StepArray::value)),
@@ -34,7 +32,7 @@ struct LinearStep {
   Token token;
   AttentionOptions options;
 
-  LinearStep(const BenchShape& shape, Input input, int threads, Executor& executor)
+  LinearStep(const BenchShape& shape, OpInput input, int threads, Executor& executor)
       : map(make_map(shape, input)),
         state(map, {.batch = shape.batch, .value_dim = shape.value_dim}),
         token(shape, input, map.dim()),
@@ -57,14 +55,14 @@ struct WindowedStep {
   std::function<void()> step;
 
   WindowedStep(const BenchShape& shape, const OpForm& form)
-      : token(shape, Input::qk, shape.head_dim), state(*window_state_shape(shape, form)) {}
+      : token(shape, OpInput::qk, shape.head_dim), state(*window_state_shape(shape, form)) {}
 
   void count_as(int64_t tokens) {
     for (int64_t b = 0; b < state.shape().batch; ++b) state.tokens(b) = tokens;
   }
 };
 
-std::function<void()> hybrid_step_of(WindowedStep& op, const BenchShape& shape, Input input, const HybridOptions& options) {
+std::function<void()> hybrid_step_of(WindowedStep& op, const BenchShape& shape, OpInput input, const HybridOptions& options) {
   struct Far {
     FeatureMap map;
     std::vector<float> log_scale;
@@ -77,7 +75,7 @@ std::function<void()> hybrid_step_of(WindowedStep& op, const BenchShape& shape, 
                       .v = op.token.v.view(),
                       .gate_logits = op.token.gate_logits.without_dim(),
                       .log_scale = {far->log_scale.data(), {shape.heads}}};
-  if (input == Input::features) {
+  if (input == OpInput::features) {
     const int64_t dim = far->map.dim();
     inputs.q_far = far->q.emplace(random_array(shape, 1, shape.heads, dim, StepArray::far_query, input)).view();
     inputs.k_far = far->k.emplace(random_array(shape, 1, shape.kv_heads, dim, StepArray::far_key, input)).view();
@@ -125,9 +123,9 @@ std::function<void()> prepare_windowed(const BenchShape& shape, const OpForm& fo
 
 }  // namespace
 
-Array4 random_array(const BenchShape& shape, int64_t length, int64_t heads, int64_t dim, StepArray which, Input input) {
+Array4 random_array(const BenchShape& shape, int64_t length, int64_t heads, int64_t dim, StepArray which, OpInput input) {
   Array4 array({shape.batch, length, heads, dim}, shape.dtype, shape.layout);
-  array.fill({.seed = shape.seed, .layer = static_cast<uint32_t>(which)}, input == Input::features ? 0.0F : -kUnitVariance,
+  array.fill({.seed = shape.seed, .layer = static_cast<uint32_t>(which)}, input == OpInput::features ? 0.0F : -kUnitVariance,
              kUnitVariance);
   return array;
 }

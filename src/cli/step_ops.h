@@ -15,7 +15,7 @@ enum class StepArray : uint32_t { query, key, value, gate, far_query, far_key, o
 
 // [batch, length, heads, dim], of variance 1; features are positive, which keeps denominators so.
 Array4 random_array(const BenchShape& shape, int64_t length, int64_t heads, int64_t dim, StepArray which,
-                    Input input = Input::qk);
+                    OpInput input = OpInput::qk);
 
 // A token for each session of `shape.batch`, after `depth` others. The state of rfa and rfa_gate grows by the token; that of
 // hybrid, lara and eva stays at its depth.

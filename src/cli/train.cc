@@ -37,7 +37,7 @@ std::atomic<bool> g_stop = false;  // signals know no other place
 
 void stop_after_step(int) { g_stop = true; }
 
-struct Flags {
+struct TrainFlags {
   std::map<std::string, std::string> given;  // by name of the option
   std::string config;
   bool resume = false, json = false, no_plot = false;
@@ -187,7 +187,7 @@ void print_summary(const train::Summary& summary, const TrainOptions& options, b
   if (!summary.test.empty()) std::cout << fmt::format("test: {}\n", in_words(summary.test));
 }
 
-void run_training(TaskKind kind, const Flags& flags) {
+void run_training(TaskKind kind, const TrainFlags& flags) {
   Screen screen;
   train::Observer silence;  // the first rank speaks for all
   TrainOptions options;
@@ -221,7 +221,7 @@ void run_training(TaskKind kind, const Flags& flags) {
 
 template <TaskKind kKind>
 Run add_train(CLI::App& app) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<TrainFlags>();
   app.add_option("--config", flags->config, "TOML file of options; flags override it")->type_name("FILE");
   add_option_flags(app, kKind, flags->given);
   app.add_flag("--resume", flags->resume, "Go on from the newest checkpoint in --out");

@@ -40,7 +40,7 @@ Op counted_as(TrainOp op) {
   return Op::softmax;
 }
 
-OpForm form_of(TrainOp op) { return {.op = counted_as(op), .input = Input::qk, .causal = true}; }
+OpForm form_of(TrainOp op) { return {.op = counted_as(op), .input = OpInput::qk, .causal = true}; }
 
 constexpr int64_t kWindowsSeen = 2;  // window: the own one and the one before
 

@@ -23,16 +23,14 @@
 namespace raffia::cli {
 namespace {
 
-constexpr auto kQuiet = std::chrono::seconds(2);
-
-struct Flags {
+struct TranslateFlags {
   std::filesystem::path model;
   TranslateOptions options;
   int64_t best = 0;  // 0: the best alone, as text
   bool json = false;
 };
 
-void print(const std::string& source, const std::vector<Translation>& found, int64_t line, const Flags& flags,
+void print(const std::string& source, const std::vector<Translation>& found, int64_t line, const TranslateFlags& flags,
            const Tokenizer& tokenizer) {
   const size_t count = std::min(static_cast<size_t>(std::max<int64_t>(flags.best, 1)), found.size());
   if (flags.json) {
@@ -55,7 +53,7 @@ void print(const std::string& source, const std::vector<Translation>& found, int
   std::cout.flush();
 }
 
-void run(const Flags& flags) {
+void run(const TranslateFlags& flags) {
   if (flags.best > flags.options.beam) {
     throw UsageError(fmt::format("--n-best: {} is more than the {} hypotheses of --beam", flags.best, flags.options.beam));
   }
@@ -65,7 +63,7 @@ void run(const Flags& flags) {
   // A bar between lines of text on one screen would be in the way of both.
   std::optional<Progress> progress;
   if (isatty(STDERR_FILENO) == 1 && isatty(STDOUT_FILENO) == 0) {
-    progress.emplace(static_cast<double>(input.size().value_or(0)), kQuiet);
+    progress.emplace(static_cast<double>(input.size().value_or(0)), kQuietAtFirst);
     progress->begin("translating");
   }
   int64_t number = 0;
@@ -90,7 +88,7 @@ void run(const Flags& flags) {
 }  // namespace
 
 Run add_translate(CLI::App& app) {
-  const auto flags = std::make_shared<Flags>();
+  const auto flags = std::make_shared<TranslateFlags>();
   constexpr double kHighestPenalty = 100;
   add_model(app, flags->model);
   add_positive(app, "--beam", flags->options.beam, "Hypotheses that are kept; 1: greedy");

@@ -10,8 +10,8 @@
 namespace raffia {
 namespace {
 
-constexpr MapKind kKinds[] = {MapKind::identity,  MapKind::trig, MapKind::arccos, MapKind::positive,
-                              MapKind::positive2, MapKind::elu,  MapKind::relu};
+constexpr MapKind kMapKinds[] = {MapKind::identity,  MapKind::trig, MapKind::arccos, MapKind::positive,
+                                 MapKind::positive2, MapKind::elu,  MapKind::relu};
 
 bool is_random_kind(MapKind kind) {
   return kind == MapKind::trig || kind == MapKind::arccos || kind == MapKind::positive || kind == MapKind::positive2;
@@ -54,7 +54,7 @@ std::string_view name_of(MapKind kind) {
 
 MapKind parse_map_kind(std::string_view name) {
   std::string names;
-  for (MapKind kind : kKinds) {
+  for (MapKind kind : kMapKinds) {
     if (name == name_of(kind)) return kind;
     if (!names.empty()) names += ", ";
     names += name_of(kind);

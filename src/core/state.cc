@@ -13,16 +13,16 @@ namespace {
 // The parts of a state's memory, in their order.
 constexpr int kSums = 0, kNormaliser = 1, kMass = 2, kLogDecay = 3;
 
-std::string to_string(const StateShape& shape) {
+std::string shape_text(const StateShape& shape) {
   const int64_t extents[] = {shape.batch, shape.heads, shape.features, shape.value_dim};
-  return raffia::to_string(extents, std::size(extents));
+  return to_string(extents, std::size(extents));
 }
 
 size_t floats_of(const StateShape& shape) {
   require(is_possible(shape), "State: shape is {}, expected [batch >= 0, heads >= 1, features >= 1, value_dim >= 1]",
-          to_string(shape));
+          shape_text(shape));
   const std::optional<int64_t> bytes = bytes_of(shape);
-  require(bytes.has_value(), "State: a state of shape {} does not fit in memory", to_string(shape));
+  require(bytes.has_value(), "State: a state of shape {} does not fit in memory", shape_text(shape));
   return static_cast<size_t>(*bytes) / sizeof(float);
 }
 
@@ -96,7 +96,7 @@ State State::select(std::span<const int64_t> indices) const {
 
 State State::compose(const State& earlier, const State& later) {
   require(earlier.shape_ == later.shape_, "State::compose: later has shape {}, expected {} (the shape of earlier)",
-          to_string(later.shape_), to_string(earlier.shape_));
+          shape_text(later.shape_), shape_text(earlier.shape_));
   State result = later;
   for (int64_t b = 0; b < result.shape_.batch; ++b) {
     for (int64_t h = 0; h < result.shape_.heads; ++h) {

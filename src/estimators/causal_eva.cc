@@ -8,7 +8,6 @@
 // Beside O(T) numbers, a call keeps O(T / chunk (D + V)) of summaries and O(T / window R V) of the folded past per head, of one
 // sequence at a time. The backward pass makes both again: its record is logsumexp alone.
 #include <cmath>
-#include <limits>
 
 #include "core/check.h"
 #include "core/trace.h"
@@ -20,8 +19,6 @@
 
 namespace raffia {
 namespace {
-
-constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 void require_options(const char* function, const CausalEvaOptions& options) {
   require_windows(function, options.window, options.chunk);

@@ -9,7 +9,6 @@
 // Beside O(T) numbers, a call keeps O(T / window S V) of samples at boundaries per head, of one sequence at a time; the backward
 // pass, which makes them again from a record of logsumexp alone, O(T / window S (D + V)).
 #include <cmath>
-#include <limits>
 
 #include "core/check.h"
 #include "core/trace.h"
@@ -21,8 +20,6 @@
 
 namespace raffia {
 namespace {
-
-constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 int64_t samples_of_window(const CausalLaraOptions& options) {
   return options.window / options.chunk * options.samples_per_proposal;

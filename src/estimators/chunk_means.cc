@@ -5,7 +5,7 @@
 namespace raffia {
 namespace {
 
-constexpr int64_t kStretch = 64;  // tokens per task, about: 128 KB at 8 heads of 64 dimensions
+constexpr int64_t kTokensPerStretch = 64;  // tokens per task, about: 128 KB at 8 heads of 64 dimensions
 
 // Row t as floats in one piece: where it lies, or a copy in `staging`.
 const float* floats_of(const Rows& rows, size_t t, size_t dim, float* staging) {
@@ -31,11 +31,11 @@ void add_row(const float* x, float factor, size_t dim, const MutRows& rows, size
 
 // In double, since logits are differences of such norms and of products as large. Four sums, which the compiler keeps in vectors.
 double squared_norm(const float* x, size_t dim) {
-  constexpr size_t kSums = 4;
-  double sums[kSums] = {};
+  constexpr size_t kLanes = 4;
+  double sums[kLanes] = {};
   size_t i = 0;
-  for (; i + kSums <= dim; i += kSums) {
-    for (size_t j = 0; j < kSums; ++j) sums[j] += static_cast<double>(x[i + j]) * static_cast<double>(x[i + j]);
+  for (; i + kLanes <= dim; i += kLanes) {
+    for (size_t j = 0; j < kLanes; ++j) sums[j] += static_cast<double>(x[i + j]) * static_cast<double>(x[i + j]);
   }
   double sum = 0;
   for (; i < dim; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
@@ -44,26 +44,26 @@ double squared_norm(const float* x, size_t dim) {
 }
 
 // A stretch of the chunks, tokens or rows of one sequence.
-struct Stretch {
+struct ChunkStretch {
   size_t sequence;
   size_t begin, end;
 };
 
 // Calls body(sequence, begin, end, staging [dim]) in parallel for the stretches of every sequence.
 template <class Sequences, class Body>
-void for_stretches(const Sequences& sequences, const std::vector<Stretch>& stretches, size_t dim, const Workers& workers,
+void for_stretches(const Sequences& sequences, const std::vector<ChunkStretch>& stretches, size_t dim, const Workers& workers,
                    const Body& body) {
   const Scratch staging(workers.count(), dim);
-  workers.run(stretches, staging, [&](const Stretch& stretch, float* memory) {
+  workers.run(stretches, staging, [&](const ChunkStretch& stretch, float* memory) {
     body(sequences[stretch.sequence], stretch.begin, stretch.end, memory);
   });
 }
 
-std::vector<Stretch> token_stretches(const std::vector<TokenSpan>& spans) {
-  std::vector<Stretch> stretches;
+std::vector<ChunkStretch> token_stretches(const std::vector<TokenSpan>& spans) {
+  std::vector<ChunkStretch> stretches;
   for (size_t n = 0; n < spans.size(); ++n) {
-    for (int64_t t = 0; t < spans[n].count; t += kStretch) {
-      stretches.push_back({n, static_cast<size_t>(t), static_cast<size_t>(std::min(t + kStretch, spans[n].count))});
+    for (int64_t t = 0; t < spans[n].count; t += kTokensPerStretch) {
+      stretches.push_back({n, static_cast<size_t>(t), static_cast<size_t>(std::min(t + kTokensPerStretch, spans[n].count))});
     }
   }
   return stretches;
@@ -97,11 +97,12 @@ std::vector<TokenChunk> equal_stretches(const KeyMask& mask, int64_t tokens, int
 
 void chunk_means(View4 x, float scale, const std::vector<ChunkedSequence>& sequences, MutView4 means, const Workers& workers) {
   const size_t dim = static_cast<size_t>(x.extent(3));
-  std::vector<Stretch> stretches;
+  std::vector<ChunkStretch> stretches;
   for (size_t n = 0; n < sequences.size(); ++n) {
     const std::vector<TokenChunk>& chunks = sequences[n].chunks;
     for (size_t begin = 0, end = 0; begin < chunks.size(); begin = end) {
-      for (int64_t tokens = 0; end < chunks.size() && tokens < kStretch; ++end) tokens += chunks[end].end - chunks[end].begin;
+      for (int64_t tokens = 0; end < chunks.size() && tokens < kTokensPerStretch; ++end)
+        tokens += chunks[end].end - chunks[end].begin;
       stretches.push_back({n, begin, end});
     }
   }
@@ -137,7 +138,7 @@ void add_chunk_means_backward(View4 dmeans, float scale, const std::vector<Chunk
   for (const ChunkedSequence& s : sequences) {
     spans.push_back({s.batch, s.first_token, s.chunks.empty() ? 0 : s.chunks.back().end, s.mask});
   }
-  const std::vector<Stretch> stretches = token_stretches(spans);
+  const std::vector<ChunkStretch> stretches = token_stretches(spans);
   for_stretches(sequences, stretches, dim, workers, [&](const ChunkedSequence& s, size_t begin, size_t end, float*) {
     const auto holds = [](const TokenChunk& chunk, size_t t) { return chunk.end <= static_cast<int64_t>(t); };
     size_t first = static_cast<size_t>(std::lower_bound(s.chunks.begin(), s.chunks.end(), begin, holds) - s.chunks.begin());

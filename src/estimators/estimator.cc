@@ -24,10 +24,10 @@ struct Named {
   Value value;
 };
 
-constexpr Named<EstimatorKind> kKinds[] = {{"softmax", EstimatorKind::softmax}, {"window", EstimatorKind::window},
-                                           {"rfa", EstimatorKind::rfa},         {"rfa_gate", EstimatorKind::rfa_gate},
-                                           {"hybrid", EstimatorKind::hybrid},   {"ra", EstimatorKind::ra},
-                                           {"lara", EstimatorKind::lara},       {"eva", EstimatorKind::eva}};
+constexpr Named<EstimatorKind> kEstimatorKinds[] = {{"softmax", EstimatorKind::softmax}, {"window", EstimatorKind::window},
+                                                    {"rfa", EstimatorKind::rfa},         {"rfa_gate", EstimatorKind::rfa_gate},
+                                                    {"hybrid", EstimatorKind::hybrid},   {"ra", EstimatorKind::ra},
+                                                    {"lara", EstimatorKind::lara},       {"eva", EstimatorKind::eva}};
 constexpr Named<Proposals> kProposals[] = {
     {"chunk-mean", Proposals::chunk_mean}, {"qk-mixed", Proposals::qk_mixed}, {"standard", Proposals::standard}};
 constexpr Named<SampleWeights> kWeights[] = {{"balance", SampleWeights::balance}, {"mis-opt", SampleWeights::mis_opt}};
@@ -83,10 +83,10 @@ Number parse_number(const Text& text, Number low, Number high, std::string_view 
 }
 
 // Far above any size that fits in memory, and low enough that products of two do not overflow.
-constexpr int64_t kLargest = 1'000'000'000;
+constexpr int64_t kLargestCount = 1'000'000'000;
 
-int64_t parse_positive(const Text& text) { return parse_number<int64_t>(text, 1, kLargest, "an integer from 1 to 10^9"); }
-int64_t parse_count(const Text& text) { return parse_number<int64_t>(text, 0, kLargest, "an integer from 0 to 10^9"); }
+int64_t parse_positive(const Text& text) { return parse_number<int64_t>(text, 1, kLargestCount, "an integer from 1 to 10^9"); }
+int64_t parse_count(const Text& text) { return parse_number<int64_t>(text, 0, kLargestCount, "an integer from 0 to 10^9"); }
 uint32_t parse_u32(const Text& text) { return parse_number<uint32_t>(text, 0, UINT32_MAX, "an integer from 0 to 2^32 - 1"); }
 
 using Kinds = uint32_t;
@@ -187,7 +187,7 @@ bool is_random_map(MapKind map) {
 
 }  // namespace
 
-std::string_view name_of(EstimatorKind kind) { return name_in(kKinds, kind); }
+std::string_view name_of(EstimatorKind kind) { return name_in(kEstimatorKinds, kind); }
 std::string_view name_of(Proposals proposals) { return name_in(kProposals, proposals); }
 std::string_view name_of(SampleWeights weights) { return name_in(kWeights, weights); }
 
@@ -196,7 +196,7 @@ SampleWeights parse_sample_weights(std::string_view name) { return value_in(kWei
 
 Estimator parse_estimator(std::string_view text) {
   const size_t colon = text.find(':');
-  Estimator estimator{.kind = value_in(kKinds, text.substr(0, colon), "parse_estimator: kind is")};
+  Estimator estimator{.kind = value_in(kEstimatorKinds, text.substr(0, colon), "parse_estimator: kind is")};
   if (colon == std::string_view::npos) return estimator;
 
   std::array<bool, std::size(kKeys)> seen = {};

@@ -30,8 +30,8 @@ struct ChunkedTokens {
   int64_t first_chunk;  // row of its first mean
 };
 
-struct Plan {
-  Plan(const char* function, View4 q, View4 k, View4 v, const EvaOptions& options)
+struct EvaPlan {
+  EvaPlan(const char* function, View4 q, View4 k, View4 v, const EvaOptions& options)
       : problem(function, q, k, v, options.layout, options.scale, options.threads), workers(options) {
     require(options.samples >= 1, "{}: samples is {}, expected at least 1", function, options.samples);
     require(options.window >= 1, "{}: window is {}, expected at least 1", function, options.window);
@@ -79,8 +79,8 @@ struct Plan {
 };
 
 // What parts hand on to each other, and to the backward pass: the record.
-struct Buffers {
-  Buffers(const Plan& plan, float* memory) {
+struct EvaBuffers {
+  EvaBuffers(const EvaPlan& plan, float* memory) {
     const Qkv& p = plan.problem;
     const int64_t entries = p.packed ? 1 : p.batch;
     const int64_t rows = plan.most_chunks * (p.packed ? static_cast<int64_t>(p.sequences.size()) : 1);
@@ -106,14 +106,14 @@ struct Buffers {
 
 size_t count(int64_t n) { return static_cast<size_t>(n); }
 
-SoftmaxPart summaries(const Plan& plan, View4 k, View4 v, const Buffers& buffers) {
+SoftmaxPart summaries(const EvaPlan& plan, View4 k, View4 v, const EvaBuffers& buffers) {
   return plan.part(buffers.w, k, v, plan.problem.root, buffers.key_norm, plan.problem.valid, [](const ChunkedTokens& s) {
     return PartSequence{s.tokens.batch, s.first_chunk, s.tokens.first_key,
                         Visibility::own(count(s.chunks), count(s.length), 1, s.chunk)};
   });
 }
 
-SoftmaxPart exact(const Plan& plan, View4 q, View4 k, View4 v) {
+SoftmaxPart exact(const EvaPlan& plan, View4 q, View4 k, View4 v) {
   SoftmaxPart part = plan.part(q, k, v, plan.problem.scale, {}, plan.problem.valid, [](const ChunkedTokens& s) {
     return PartSequence{s.tokens.batch, s.tokens.first_query, s.tokens.first_key,
                         Visibility::own(count(s.tokens.queries), count(s.length), s.window, s.window)};
@@ -124,7 +124,7 @@ SoftmaxPart exact(const Plan& plan, View4 q, View4 k, View4 v) {
 
 enum class Side { before, after };
 
-SoftmaxPart far(const Plan& plan, View4 q, const Buffers& buffers, Side side) {
+SoftmaxPart far(const EvaPlan& plan, View4 q, const EvaBuffers& buffers, Side side) {
   SoftmaxPart part =
       plan.part(q, buffers.k_mean, buffers.beta, plan.problem.root, buffers.log_count, {}, [&](const ChunkedTokens& s) {
         const auto visible = side == Side::before
@@ -136,11 +136,9 @@ SoftmaxPart far(const Plan& plan, View4 q, const Buffers& buffers, Side side) {
   return part;
 }
 
-float* row(const MutView4& view, int64_t b, int64_t t, int64_t h) { return rows_of<MutRows>(view, b, t, h).direct_row(0); }
-
 // body(chunk of the sequence, row of its mean, sequence) for all of them.
 template <class Body>
-void for_chunks(const Plan& plan, const Body& body) {
+void for_chunks(const EvaPlan& plan, const Body& body) {
   plan.workers.run(static_cast<int64_t>(plan.sequences.size()), Scratch(plan.workers.count(), 0), [&](int64_t n, float*) {
     const ChunkedTokens& s = plan.sequences[static_cast<size_t>(n)];
     for (int64_t c = 0; c < s.chunks; ++c) body(plan.token_chunks[static_cast<size_t>(n)].chunks[count(c)], s.first_chunk + c, s);
@@ -148,7 +146,7 @@ void for_chunks(const Plan& plan, const Body& body) {
 }
 
 // w_c, kbar_c and log|P_c|.
-void find_means(const Plan& plan, View4 q, View4 k, const Buffers& buffers) {
+void find_means(const EvaPlan& plan, View4 q, View4 k, const EvaBuffers& buffers) {
   const Qkv& p = plan.problem;
   Extents<4> shape = buffers.w.shape();
   shape[2] = p.groups;
@@ -171,7 +169,7 @@ void find_means(const Plan& plan, View4 q, View4 k, const Buffers& buffers) {
 }
 
 // Tokens that no part writes: padding, sequences without keys, and what follows the last key.
-void zero_queries(const Plan& plan, MutView4 view) {
+void zero_queries(const EvaPlan& plan, MutView4 view) {
   zero_padding(view, plan.problem, &Sequence::queries);
   for (size_t n = 0; n < plan.lengths.size(); ++n) {
     const Sequence& s = plan.problem.sequences[n];
@@ -179,7 +177,7 @@ void zero_queries(const Plan& plan, MutView4 view) {
   }
 }
 
-void zero_keys(const Plan& plan, MutView4 view) {
+void zero_keys(const EvaPlan& plan, MutView4 view) {
   zero_padding(view, plan.problem, &Sequence::keys);
   for (size_t n = 0; n < plan.lengths.size(); ++n) {
     const Sequence& s = plan.problem.sequences[n];
@@ -191,14 +189,14 @@ void zero_keys(const Plan& plan, MutView4 view) {
 
 void eva_attention(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& options) {
   constexpr const char* kName = "eva_attention";
-  const Plan plan(kName, q, k, v, options);
+  const EvaPlan plan(kName, q, k, v, options);
   plan.problem.check_output("out", out);
-  const int64_t size = Buffers(plan, nullptr).size;
+  const int64_t size = EvaBuffers(plan, nullptr).size;
   if (!options.record.empty()) plan.problem.check_record(options.record, size);
   const Trace trace(kName, "q", q, plan.most_chunks);
 
   const Scratch own(1, options.record.empty() ? static_cast<size_t>(size) : 0);
-  const Buffers buffers(plan, options.record.empty() ? own.of(0) : options.record.data());
+  const EvaBuffers buffers(plan, options.record.empty() ? own.of(0) : options.record.data());
   half_norms(k, plan.problem.scale, plan.key_spans, buffers.key_norm, plan.workers);
   find_means(plan, q, k, buffers);
   forward(summaries(plan, k, v, buffers), buffers.beta, buffers.log_z);
@@ -211,24 +209,24 @@ void eva_attention(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& op
 }
 
 int64_t eva_record_size(View4 q, View4 k, View4 v, const EvaOptions& options) {
-  return Buffers(Plan("eva_record_size", q, k, v, options), nullptr).size;
+  return EvaBuffers(EvaPlan("eva_record_size", q, k, v, options), nullptr).size;
 }
 
 void eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
                             const QkvGradients& gradients, const EvaOptions& options) {
   constexpr const char* kName = "eva_attention_backward";
-  const Plan plan(kName, q, k, v, options);
+  const EvaPlan plan(kName, q, k, v, options);
   const Qkv& p = plan.problem;
   p.check_output("out", out);
   p.check_output("dout", dout);
   p.check_gradients(gradients);
   // The record is read alone: nothing below writes to it.
-  const Buffers buffers(plan, const_cast<float*>(record.data()));
+  const EvaBuffers buffers(plan, const_cast<float*>(record.data()));
   p.check_record(record, buffers.size);
   const Trace trace(kName, "q", q, plan.most_chunks);
 
   const Scratch own(1, static_cast<size_t>(buffers.size));
-  const Buffers d(plan, own.of(0));  // the gradients of what they are named after
+  const EvaBuffers d(plan, own.of(0));  // the gradients of what they are named after
   const Float32Output dq(gradients.q), dk(gradients.k), dv(gradients.v);
   backward(exact(plan, q, k, v), out, buffers.logsumexp, dout, {}, {.q = dq.view(), .k = dk.view(), .v = dv.view()});
   for (Side side : {Side::before, Side::after}) {

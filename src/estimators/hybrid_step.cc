@@ -12,7 +12,7 @@
 namespace raffia {
 namespace {
 
-constexpr const char* kName = "hybrid_step";
+constexpr const char* kStepName = "hybrid_step";
 
 // One session's step, in the memory of one worker.
 class SessionStep {
@@ -181,27 +181,24 @@ class SessionStep {
   float scale_;
 };
 
-// Floats of state below which waking other threads costs more than it brings.
-constexpr size_t kLeastParallel = 1 << 17;
-
 Report step_all(const HybridInputs& inputs, const FeatureMap& map, const std::vector<StepEntry>& entries, MutView4 out,
                 const HybridOptions& options) {
-  require(inputs.q.extent(1) == 1, "{}: q has {} tokens, expected 1", kName, inputs.q.extent(1));
+  require(inputs.q.extent(1) == 1, "{}: q has {} tokens, expected 1", kStepName, inputs.q.extent(1));
   require(options.layout.valid.absent() && options.layout.lengths.empty() && options.layout.cu_seqlens.empty(),
-          "{}: a layout is given, but a step has one token for every session", kName);
-  require(options.record.empty(), "{}: a record is given, but a step has no backward pass", kName);
-  const LinearPlan checked(kName, Reach::causal, check_hybrid(kName, inputs, map, out, options), map,
+          "{}: a layout is given, but a step has one token for every session", kStepName);
+  require(options.record.empty(), "{}: a record is given, but a step has no backward pass", kStepName);
+  const LinearPlan checked(kStepName, Reach::causal, check_hybrid(kStepName, inputs, map, out, options), map,
                            {.eps = 0.0f, .segment = -1, .threads = options.threads, .executor = options.executor});
   const int64_t batch = inputs.q.extent(0);
-  size_t state_floats = 0;
+  int64_t state_floats = 0;
   for (const StepEntry& entry : entries) {
     const WindowStateShape& shape = entry.state->shape();
-    require_hybrid_state(kName, shape, shape.batch, inputs, map, options);
-    state_floats += entry.state->size_bytes() / sizeof(float) / static_cast<size_t>(shape.batch);
+    require_hybrid_state(kStepName, shape, shape.batch, inputs, map, options);
+    state_floats += static_cast<int64_t>(entry.state->size_bytes() / sizeof(float)) / shape.batch;
   }
-  const Trace trace(kName, "q", inputs.q, options.window);
+  const Trace trace(kStepName, "q", inputs.q, options.window);
   HybridOptions where = options;
-  if (state_floats < kLeastParallel) where.threads = 1;
+  if (state_floats < kLeastParallelFloats) where.threads = 1;
   const Workers workers(where);
   const SessionStep step(inputs, map, options);
   const Scratch scratch(workers.count(), step.scratch_floats());
@@ -216,12 +213,12 @@ Report step_all(const HybridInputs& inputs, const FeatureMap& map, const std::ve
 
 Report hybrid_step(const HybridInputs& inputs, const FeatureMap& map, WindowState& state, MutView4 out,
                    const HybridOptions& options) {
-  return step_all(inputs, map, step_entries(kName, state, inputs.q.extent(0)), out, options);
+  return step_all(inputs, map, step_entries(kStepName, state, inputs.q.extent(0)), out, options);
 }
 
 Report hybrid_step(const HybridInputs& inputs, const FeatureMap& map, std::span<WindowState* const> sessions, MutView4 out,
                    const HybridOptions& options) {
-  return step_all(inputs, map, step_entries(kName, sessions, inputs.q.extent(0)), out, options);
+  return step_all(inputs, map, step_entries(kStepName, sessions, inputs.q.extent(0)), out, options);
 }
 
 }  // namespace raffia

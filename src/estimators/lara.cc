@@ -32,8 +32,8 @@ struct SampledSequence {
   int64_t first_sample, first_mean;
 };
 
-struct Plan {
-  Plan(const char* function, View4 q, View4 k, View4 v, const LaraOptions& options)
+struct LaraPlan {
+  LaraPlan(const char* function, View4 q, View4 k, View4 v, const LaraOptions& options)
       : problem(function, q, k, v, options.layout, options.scale, options.threads),
         workers(options),
         samples(options.samples),
@@ -88,8 +88,8 @@ struct Plan {
 Visibility all(int64_t queries, int64_t keys) { return Visibility::all(static_cast<size_t>(queries), static_cast<size_t>(keys)); }
 
 // All that passes hand on to each other, and to the backward pass: the record.
-struct Buffers {
-  Buffers(const Plan& plan, float* memory) {
+struct LaraBuffers {
+  LaraBuffers(const LaraPlan& plan, float* memory) {
     const Qkv& p = plan.problem;
     const int64_t entries = p.packed ? 1 : p.batch, each = p.packed ? static_cast<int64_t>(p.sequences.size()) : 1;
     const int64_t sample_rows = each * plan.samples, mean_rows = plan.has_means() ? each * plan.chunks : 0;
@@ -125,7 +125,7 @@ struct Buffers {
   int64_t size = 0;
 };
 
-SoftmaxPart samples_over_keys(const Plan& plan, View4 k, View4 v, const Buffers& buffers) {
+SoftmaxPart samples_over_keys(const LaraPlan& plan, View4 k, View4 v, const LaraBuffers& buffers) {
   SoftmaxPart part = plan.part(buffers.w, k, v, plan.problem.root, buffers.key_norm, [&](const SampledSequence& s) {
     return PartSequence{s.tokens.batch, s.first_sample, s.tokens.first_key, all(plan.samples, s.tokens.keys)};
   });
@@ -133,13 +133,13 @@ SoftmaxPart samples_over_keys(const Plan& plan, View4 k, View4 v, const Buffers&
   return part;
 }
 
-SoftmaxPart samples_over_means(const Plan& plan, View4 nothing, const Buffers& buffers) {
+SoftmaxPart samples_over_means(const LaraPlan& plan, View4 nothing, const LaraBuffers& buffers) {
   return plan.part(buffers.w, buffers.mu, nothing, 1, buffers.mu_norm, [&](const SampledSequence& s) {
     return PartSequence{s.tokens.batch, s.first_sample, s.first_mean, all(plan.samples, plan.chunks)};
   });
 }
 
-SoftmaxPart queries_over_samples(const Plan& plan, View4 q, const Buffers& buffers) {
+SoftmaxPart queries_over_samples(const LaraPlan& plan, View4 q, const LaraBuffers& buffers) {
   SoftmaxPart part = plan.part(q, buffers.w, buffers.f, plan.problem.root, buffers.weight, [&](const SampledSequence& s) {
     return PartSequence{s.tokens.batch, s.tokens.first_query, s.first_sample, all(s.tokens.queries, plan.samples)};
   });
@@ -147,20 +147,19 @@ SoftmaxPart queries_over_samples(const Plan& plan, View4 q, const Buffers& buffe
   return part;
 }
 
-SoftmaxPart means_over_means(const Plan& plan, const Buffers& buffers) {
+SoftmaxPart means_over_means(const LaraPlan& plan, const LaraBuffers& buffers) {
   return plan.part(buffers.q_mean, buffers.k_mean, buffers.k_mean, 1, buffers.log_count, [&](const SampledSequence& s) {
     return PartSequence{s.tokens.batch, s.first_mean, s.first_mean, all(plan.chunks, plan.chunks)};
   });
 }
 
-float* row(const MutView4& view, int64_t b, int64_t t, int64_t h) { return rows_of<MutRows>(view, b, t, h).direct_row(0); }
 float& number(const MutView3& view, int64_t b, int64_t t, int64_t h) {
   return static_cast<float*>(view.data())[view.offset(b, t, h)];
 }
 
 // body(number of a sequence that has samples, head) in parallel.
 template <class Body>
-void for_heads(const Plan& plan, const Body& body) {
+void for_heads(const LaraPlan& plan, const Body& body) {
   plan.workers.run(
       static_cast<int64_t>(plan.sequences.size()) * plan.problem.heads, Scratch(plan.workers.count(), 0),
       [&](int64_t index, float*) { body(static_cast<size_t>(index / plan.problem.heads), index % plan.problem.heads); });
@@ -224,7 +223,7 @@ class OverMeans {
 };
 
 // qk_mixed: what query means add to themselves.
-void mix_key_means(const Plan& plan, const Buffers& buffers) {
+void mix_key_means(const LaraPlan& plan, const LaraBuffers& buffers) {
   for_heads(plan, [&](size_t n, int64_t h) {
     const ChunkedSequence& s = plan.key_chunks[n];
     const int64_t g = h / plan.group();
@@ -245,7 +244,7 @@ void mix_key_means(const Plan& plan, const Buffers& buffers) {
 }
 
 // Where samples are drawn: mu.
-void find_means(const Plan& plan, View4 q, View4 k, const Buffers& buffers) {
+void find_means(const LaraPlan& plan, View4 q, View4 k, const LaraBuffers& buffers) {
   chunk_means(q, plan.problem.root, plan.query_chunks, buffers.q_mean, plan.workers);
   chunk_means(k, plan.problem.root, plan.key_chunks, buffers.k_mean, plan.workers);
   const bool mixes = plan.proposals == Proposals::qk_mixed;
@@ -263,7 +262,7 @@ void find_means(const Plan& plan, View4 q, View4 k, const Buffers& buffers) {
 }
 
 // w_s = mu_c(s) + e_s; the noise of a key head is the same for all sequences.
-void draw_samples(const Plan& plan, const LaraOptions& options, const Buffers& buffers) {
+void draw_samples(const LaraPlan& plan, const LaraOptions& options, const LaraBuffers& buffers) {
   const size_t dim = static_cast<size_t>(plan.problem.dim), floats = static_cast<size_t>(plan.samples) * dim;
   const Scratch noise(1, floats * static_cast<size_t>(plan.problem.groups));
   const auto noise_of = [&](int64_t g) { return std::span(noise.of(0) + static_cast<size_t>(g) * floats, floats); };
@@ -289,7 +288,7 @@ void draw_samples(const Plan& plan, const LaraOptions& options, const Buffers& b
 }
 
 // b_s, and the bias of pass 2. Samples per proposal are the same for all: their logarithm would change nothing.
-void weigh_samples(const Plan& plan, const Buffers& buffers) {
+void weigh_samples(const LaraPlan& plan, const LaraBuffers& buffers) {
   for_heads(plan, [&](size_t n, int64_t h) {
     const SampledSequence& s = plan.sequences[n];
     const int64_t b = s.tokens.batch;
@@ -323,7 +322,7 @@ double dot(const float* a, const float* b, size_t dim) {
 // Pass 2 with weights of mis-opt, which depend on the query: plain loops, in double.
 //   log a_ns - own_s + log z_s,  a_ns = max(1e-8, exp(own_s - mix_s) + eta (r_nc(s) - mean_c r_nc)),  own_s = log p_c(s)(w_s)
 //   r_nc = exp(q_n . qbar_c) / the same summed over the queries that count
-void read_samples_mis_opt(const Plan& plan, View4 q, const LaraOptions& options, const Buffers& buffers, MutView4 out) {
+void read_samples_mis_opt(const LaraPlan& plan, View4 q, const LaraOptions& options, const LaraBuffers& buffers, MutView4 out) {
   const Qkv& p = plan.problem;
   const size_t dim = static_cast<size_t>(p.dim), chunks = static_cast<size_t>(plan.chunks);
   const size_t samples = static_cast<size_t>(plan.samples), per_proposal = static_cast<size_t>(plan.per_proposal);
@@ -380,7 +379,7 @@ void read_samples_mis_opt(const Plan& plan, View4 q, const LaraOptions& options,
 }
 
 // d.k_mean from d.mu; d.q_mean is added to.
-void pass_to_key_means(const Plan& plan, const Buffers& buffers, const Buffers& d) {
+void pass_to_key_means(const LaraPlan& plan, const LaraBuffers& buffers, const LaraBuffers& d) {
   const Qkv& p = plan.problem;
   if (plan.proposals == Proposals::qk_mixed) {
     // Means are keys and values here: the gradient as values goes to memory that nothing else uses.
@@ -409,7 +408,7 @@ void pass_to_key_means(const Plan& plan, const Buffers& buffers, const Buffers& 
 }
 
 // Sequences that have nothing to read: all of their tokens are 0.
-void zero_others(const Plan& plan, MutView4 view, int64_t Sequence::*first, int64_t Sequence::*count) {
+void zero_others(const LaraPlan& plan, MutView4 view, int64_t Sequence::*first, int64_t Sequence::*count) {
   zero_padding(view, plan.problem, count);
   size_t next = 0;
   for (size_t n = 0; n < plan.problem.sequences.size(); ++n) {
@@ -426,14 +425,14 @@ void zero_others(const Plan& plan, MutView4 view, int64_t Sequence::*first, int6
 
 void lara_attention(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& options) {
   constexpr const char* kName = "lara_attention";
-  const Plan plan(kName, q, k, v, options);
+  const LaraPlan plan(kName, q, k, v, options);
   plan.problem.check_output("out", out);
-  const int64_t size = Buffers(plan, nullptr).size;
+  const int64_t size = LaraBuffers(plan, nullptr).size;
   if (!options.record.empty()) plan.problem.check_record(options.record, size);
   const Trace trace(kName, "q", q, plan.samples);
 
   const Scratch own(1, options.record.empty() ? static_cast<size_t>(size) : 0);
-  const Buffers buffers(plan, options.record.empty() ? own.of(0) : options.record.data());
+  const LaraBuffers buffers(plan, options.record.empty() ? own.of(0) : options.record.data());
   half_norms(k, plan.problem.scale, plan.key_spans, buffers.key_norm, plan.workers);
   if (plan.has_means()) find_means(plan, q, k, buffers);
   draw_samples(plan, options, buffers);
@@ -448,25 +447,25 @@ void lara_attention(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& 
 }
 
 int64_t lara_record_size(View4 q, View4 k, View4 v, const LaraOptions& options) {
-  return Buffers(Plan("lara_record_size", q, k, v, options), nullptr).size;
+  return LaraBuffers(LaraPlan("lara_record_size", q, k, v, options), nullptr).size;
 }
 
 void lara_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
                              const QkvGradients& gradients, const LaraOptions& options) {
   constexpr const char* kName = "lara_attention_backward";
-  const Plan plan(kName, q, k, v, options);
+  const LaraPlan plan(kName, q, k, v, options);
   require(options.weights == SampleWeights::balance, "{}: weights is {}, expected balance (no other weights have gradients)",
           kName, name_of(options.weights));
   plan.problem.check_output("out", out);
   plan.problem.check_output("dout", dout);
   plan.problem.check_gradients(gradients);
   // The record is read alone: nothing below writes to it.
-  const Buffers buffers(plan, const_cast<float*>(record.data()));
+  const LaraBuffers buffers(plan, const_cast<float*>(record.data()));
   plan.problem.check_record(record, buffers.size);
   const Trace trace(kName, "q", q, plan.samples);
 
   const Scratch own(1, static_cast<size_t>(buffers.size));
-  const Buffers d(plan, own.of(0));  // the gradients of what they are named after
+  const LaraBuffers d(plan, own.of(0));  // the gradients of what they are named after
   const Float32Output dq(gradients.q), dk(gradients.k);
   const float root = plan.problem.root;
 

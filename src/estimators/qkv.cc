@@ -84,11 +84,11 @@ Float32Output::Float32Output(MutView4 out)
 
 void Float32Output::store(const Workers& workers) const {
   if (out_.dtype() == DType::f32) return;
-  constexpr int64_t kTokens = 64;
-  const int64_t stretches = (out_.extent(1) + kTokens - 1) / kTokens;
+  constexpr int64_t kTokensPerTask = 64;
+  const int64_t stretches = (out_.extent(1) + kTokensPerTask - 1) / kTokensPerTask;
   workers.run(out_.extent(0) * stretches, Scratch(workers.count(), 0), [&](int64_t index, float*) {
-    const int64_t b = index / stretches, begin = index % stretches * kTokens;
-    for (int64_t t = begin; t < std::min(begin + kTokens, out_.extent(1)); ++t) {
+    const int64_t b = index / stretches, begin = index % stretches * kTokensPerTask;
+    for (int64_t t = begin; t < std::min(begin + kTokensPerTask, out_.extent(1)); ++t) {
       for (int64_t h = 0; h < out_.extent(2); ++h) {
         const float* from = rows_of<MutRows>(view_, b, t, h).direct_row(0);
         const MutRows to = rows_of<MutRows>(out_, b, t, h);

@@ -16,8 +16,8 @@
 namespace raffia {
 namespace {
 
-struct Plan {
-  Plan(const char* function, View4 q, View4 k, View4 v, const RaOptions& given)
+struct RaPlan {
+  RaPlan(const char* function, View4 q, View4 k, View4 v, const RaOptions& given)
       : problem(function, q, k, v, given.layout, given.scale, given.threads), workers(given), options(given) {
     require(options.draws >= 1, "{}: draws is {}, expected at least 1", function, options.draws);
     int64_t longest = 0;
@@ -61,7 +61,7 @@ struct Plan {
   static constexpr int64_t kBlocks = int64_t{1} << 32;  // of a random stream
 };
 
-std::vector<int32_t> draw(const Plan& plan, View4 q, View4 k) {
+std::vector<int32_t> draw(const RaPlan& plan, View4 q, View4 k) {
   const Scratch memory(1, plan.rows() + 1);
   const MutView3 logsumexp(memory.of(0), plan.row_shape());
   const MutView4 no_out(memory.of(0), {plan.problem.batch, plan.problem.query_length, plan.problem.heads, 0});
@@ -79,7 +79,7 @@ std::vector<int32_t> draw(const Plan& plan, View4 q, View4 k) {
 
 // body(sequence, query, head) in parallel, by stretches of queries.
 template <class Body>
-void for_queries(const Plan& plan, const Body& body) {
+void for_queries(const RaPlan& plan, const Body& body) {
   constexpr int64_t kStretch = 32;
   struct Stretch {
     const Sequence* s;
@@ -97,13 +97,13 @@ void for_queries(const Plan& plan, const Body& body) {
                    });
 }
 
-int32_t drawn_key(const Plan& plan, const std::vector<int32_t>& drawn, const Sequence& s, int64_t i, int64_t h, int64_t t) {
+int32_t drawn_key(const RaPlan& plan, const std::vector<int32_t>& drawn, const Sequence& s, int64_t i, int64_t h, int64_t t) {
   const int64_t row = (s.batch * plan.problem.query_length + s.first_query + i) * plan.problem.heads + h;
   return drawn[static_cast<size_t>(row * plan.options.draws + t)];
 }
 
 // w of draw t: [B, Tq, H, D] fp32.
-void sample(const Plan& plan, View4 q, View4 k, const std::vector<int32_t>& drawn, int64_t t, MutView4 w) {
+void sample(const RaPlan& plan, View4 q, View4 k, const std::vector<int32_t>& drawn, int64_t t, MutView4 w) {
   const size_t dim = static_cast<size_t>(plan.problem.dim);
   const int64_t group = plan.problem.heads / plan.problem.groups;
   for_queries(plan, [&](const Sequence& s, int64_t i, int64_t h, float* noise) {
@@ -121,7 +121,7 @@ void sample(const Plan& plan, View4 q, View4 k, const std::vector<int32_t>& draw
 }
 
 // to = (first ? 0 : to) + factor * from, over the tokens of all sequences.
-void accumulate(const Plan& plan, View4 from, float factor, bool first, MutView4 to) {
+void accumulate(const RaPlan& plan, View4 from, float factor, bool first, MutView4 to) {
   for_queries(plan, [&](const Sequence& s, int64_t i, int64_t h, float*) {
     const Rows in = rows_of<Rows>(from, s.batch, s.first_query + i, h);
     const MutRows out = rows_of<MutRows>(to, s.batch, s.first_query + i, h);
@@ -132,7 +132,7 @@ void accumulate(const Plan& plan, View4 from, float factor, bool first, MutView4
 }
 
 // What w gives back to the keys that were drawn for it, in the order of queries.
-void add_to_drawn_keys(const Plan& plan, View4 dw, const std::vector<int32_t>& drawn, int64_t t, MutView4 dk) {
+void add_to_drawn_keys(const RaPlan& plan, View4 dw, const std::vector<int32_t>& drawn, int64_t t, MutView4 dk) {
   const int64_t groups = plan.problem.groups, group = plan.problem.heads / groups;
   plan.workers.run(static_cast<int64_t>(plan.problem.sequences.size()) * groups, Scratch(plan.workers.count(), 0),
                    [&](int64_t index, float*) {
@@ -155,12 +155,12 @@ void add_to_drawn_keys(const Plan& plan, View4 dw, const std::vector<int32_t>& d
 }  // namespace
 
 std::vector<int32_t> ra_drawn_keys(View4 q, View4 k, const RaOptions& options) {
-  return draw(Plan("ra_drawn_keys", q, k, no_values(k), options), q, k);
+  return draw(RaPlan("ra_drawn_keys", q, k, no_values(k), options), q, k);
 }
 
 void ra_attention(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& options) {
   constexpr const char* kName = "ra_attention";
-  const Plan plan(kName, q, k, v, options);
+  const RaPlan plan(kName, q, k, v, options);
   const Qkv& p = plan.problem;
   p.check_output("out", out);
   const Trace trace(kName, "q", q, options.draws);
@@ -189,7 +189,7 @@ void ra_attention(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& opti
 
 void ra_attention_backward(View4 q, View4 k, View4 v, View4 dout, const QkvGradients& gradients, const RaOptions& options) {
   constexpr const char* kName = "ra_attention_backward";
-  const Plan plan(kName, q, k, v, options);
+  const RaPlan plan(kName, q, k, v, options);
   const Qkv& p = plan.problem;
   p.check_output("dout", dout);
   p.check_gradients(gradients);

@@ -18,7 +18,7 @@ constexpr size_t kOuterParts = 9;
 
 constexpr size_t kStateBytesInCache = 320 << 10;  // of a 512 KiB L2
 
-size_t round_up(size_t n, size_t step) { return (n + step - 1) / step * step; }
+size_t whole_steps(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
 struct SegmentLengths {
   size_t outer, inner;  // of the first and the last segment of a sequence, and of those between
@@ -26,11 +26,11 @@ struct SegmentLengths {
 
 SegmentLengths segment_lengths(const LinearPlan& plan, const AttentionOptions& options, size_t length) {
   if (options.segment > 0) {
-    const size_t each = round_up(static_cast<size_t>(options.segment), kBlock);
+    const size_t each = whole_steps(static_cast<size_t>(options.segment), kBlock);
     return {each, each};
   }
   if (options.segment < 0 || plan.size() > 1 || length < kLeastSegmented) return {length, length};
-  const size_t part = round_up((length + kSegmentParts - 1) / kSegmentParts, kBlock);
+  const size_t part = whole_steps((length + kSegmentParts - 1) / kSegmentParts, kBlock);
   return {kOuterParts * part, part};
 }
 
@@ -205,7 +205,7 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
       record += static_cast<size_t>(s.queries);
     }
   }
-  record = round_up(record, kChunk);
+  record = whole_steps(record, kChunk);
   for (const LinearProblem& problem : problems) {
     state_offsets.push_back(record);
     record += problem.state_floats() * (reach == Reach::causal ? (problem.length + kBlock - 1) / kBlock + 1 : 1);
@@ -275,7 +275,7 @@ void LinearPlan::fill_padding(const AttentionGradients& gradients) const {
 }
 
 StateSlots::StateSlots(const LinearPlan& plan, size_t slots)
-    : slots_(slots), floats_(plan.size() == 0 ? 0 : round_up(plan[0].state_floats(), kChunk)), memory_(1, floats_ * slots) {}
+    : slots_(slots), floats_(plan.size() == 0 ? 0 : whole_steps(plan[0].state_floats(), kChunk)), memory_(1, floats_ * slots) {}
 
 std::vector<PackedState> StateSlots::all(const LinearPlan& plan) const {
   std::vector<PackedState> states;

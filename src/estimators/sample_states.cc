@@ -1,12 +1,9 @@
 #include "estimators/sample_states.h"
 
 #include <cmath>
-#include <limits>
 
 namespace raffia {
 namespace {
-
-constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 // One sample of one head of weights, and the heads that share it.
 struct Cell {

@@ -5,10 +5,14 @@
 #ifndef RAFFIA_ESTIMATORS_SAMPLE_STATES_H_
 #define RAFFIA_ESTIMATORS_SAMPLE_STATES_H_
 
+#include <limits>
+
 #include "estimators/sequences.h"
 #include "raffia/views.h"
 
 namespace raffia {
+
+inline constexpr float kNone = -std::numeric_limits<float>::infinity();  // the log of no weight
 
 // Row-major. Weights may be shared by a group of heads that have values of their own; V may be 0. A sample with a weight of -inf
 // takes no part, whatever its value.

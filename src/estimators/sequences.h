@@ -37,6 +37,12 @@ AnyRows column_of(const AnyView& view, int64_t b, int64_t t, int64_t h) {
   return {bytes, view.dtype(), view.stride(1), 1};
 }
 
+// A token of one head in memory of floats without gaps between them.
+inline float* row(const MutView4& view, int64_t b, int64_t t, int64_t h) { return rows_of<MutRows>(view, b, t, h).direct_row(0); }
+
+// Floats that a step of one token reads, below which waking other threads costs more than it brings.
+inline constexpr int64_t kLeastParallelFloats = 1 << 17;
+
 // Calls of one token, [B, H, D], with a time axis of 1.
 inline View4 with_time(View3 view) {
   return View4(view.data(), view.dtype(), {view.extent(0), 1, view.extent(1), view.extent(2)},

@@ -9,11 +9,8 @@
 namespace raffia {
 namespace {
 
-// Floats of state below which waking other threads costs more than it brings.
-constexpr int64_t kLeastParallel = 1 << 17;
-
 // Where a session's state is: entry b of one, or one each.
-struct Entry {
+struct SessionEntry {
   State* state;
   int64_t b;
 };
@@ -62,7 +59,7 @@ Report step_all(const char* name, View3 q, View3 k, View3 v, View2 gate_logits, 
   const Trace trace(name, "q", q);
 
   AttentionOptions where = options;
-  if (batch * groups * map.features() * value_dim < kLeastParallel) where.threads = 1;
+  if (batch * groups * map.features() * value_dim < kLeastParallelFloats) where.threads = 1;
   const Workers workers(where);
   LinearStep shape{.map = MapParams(map, 0)};
   shape.value_dim = static_cast<size_t>(value_dim);
@@ -114,20 +111,22 @@ void require_sessions(const char* name, std::span<State* const> sessions, View3 
 Report causal_step(View3 q, View3 k, View3 v, const FeatureMap& map, State& state, MutView3 out,
                    const AttentionOptions& options) {
   require_batch("causal_step", state, q);
-  return step_all("causal_step", q, k, v, {}, false, map, out, options, [&](int64_t b) { return Entry{&state, b}; });
+  return step_all("causal_step", q, k, v, {}, false, map, out, options, [&](int64_t b) { return SessionEntry{&state, b}; });
 }
 
 Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap& map, State& state, MutView3 out,
                   const AttentionOptions& options) {
   require_batch("gated_step", state, q);
-  return step_all("gated_step", q, k, v, gate_logits, true, map, out, options, [&](int64_t b) { return Entry{&state, b}; });
+  return step_all("gated_step", q, k, v, gate_logits, true, map, out, options, [&](int64_t b) {
+    return SessionEntry{&state, b};
+  });
 }
 
 Report causal_step(View3 q, View3 k, View3 v, const FeatureMap& map, std::span<State* const> sessions, MutView3 out,
                    const AttentionOptions& options) {
   require_sessions("causal_step", sessions, q);
   return step_all("causal_step", q, k, v, {}, false, map, out, options, [&](int64_t b) {
-    return Entry{sessions[static_cast<size_t>(b)], 0};
+    return SessionEntry{sessions[static_cast<size_t>(b)], 0};
   });
 }
 
@@ -135,7 +134,7 @@ Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap
                   MutView3 out, const AttentionOptions& options) {
   require_sessions("gated_step", sessions, q);
   return step_all("gated_step", q, k, v, gate_logits, true, map, out, options, [&](int64_t b) {
-    return Entry{sessions[static_cast<size_t>(b)], 0};
+    return SessionEntry{sessions[static_cast<size_t>(b)], 0};
   });
 }
 

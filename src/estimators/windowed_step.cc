@@ -8,9 +8,6 @@
 namespace raffia {
 namespace {
 
-// Floats read below which waking other threads costs more than it brings.
-constexpr int64_t kLeastParallel = 1 << 17;
-
 // Token `b` joins the window of its session, as row `at`.
 void join(View4 from, int64_t b, WindowState& state, int64_t entry, WindowPart part, int64_t at) {
   const int64_t width = from.extent(3);
@@ -132,7 +129,7 @@ void windowed_step(const WindowedCall& call, const std::vector<StepEntry>& entri
   const struct {
     int threads;
     Executor* executor;
-  } where{floats < kLeastParallel ? 1 : call.threads, call.executor};
+  } where{floats < kLeastParallelFloats ? 1 : call.threads, call.executor};
   const Workers workers(where);
   const Scratch scratch(workers.count(), step_scratch(heads, dim, value_dim));
   workers.run(tasks, scratch, softmax_step_stretch);

@@ -1,18 +1,16 @@
 #include "estimators/windows.h"
 
 #include <cmath>
-#include <limits>
 #include <string_view>
 #include <utility>
 
 #include "core/check.h"
 #include "core/trace.h"
 #include "core/window_layout.h"
+#include "estimators/sample_states.h"
 
 namespace raffia {
 namespace {
-
-constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 bool takes_part(View2 valid, int64_t b, int64_t t) {
   return valid.absent() || static_cast<const uint8_t*>(valid.data())[valid.offset(b, t)] != 0;
@@ -29,9 +27,9 @@ void copy_row(const Rows& from, size_t i, int64_t columns, const MutRows& to, si
 // Tokens [begin, begin + count) of entry b, all heads, to tokens from `at` of entry `to_b`; 0 where `valid` says so.
 void copy_tokens(const Workers& workers, View4 from, int64_t b, int64_t begin, int64_t count, View2 valid, MutView4 to,
                  int64_t to_b, int64_t at) {
-  constexpr int64_t kTokens = 64;  // per task
-  workers.run((count + kTokens - 1) / kTokens, Scratch(workers.count(), 0), [&](int64_t task, float*) {
-    for (int64_t t = task * kTokens; t < std::min((task + 1) * kTokens, count); ++t) {
+  constexpr int64_t kTokensPerTask = 64;  // per task
+  workers.run((count + kTokensPerTask - 1) / kTokensPerTask, Scratch(workers.count(), 0), [&](int64_t task, float*) {
+    for (int64_t t = task * kTokensPerTask; t < std::min((task + 1) * kTokensPerTask, count); ++t) {
       const bool present = takes_part(valid, b, begin + t);
       for (int64_t h = 0; h < from.extent(2); ++h) {
         const MutRows copy = rows_of<MutRows>(to, to_b, at + t, h);
@@ -368,14 +366,14 @@ void backward_in_slabs(const SoftmaxPart& part, View4 out, View3 logsumexp, View
 void query_bias_gradients(const WindowedCall& call, const Stretch& stretch, View4 part_out, View3 part_logsumexp,
                           MutView3 dbias) {
   const Workers workers = call.workers();
-  constexpr int64_t kTokens = 64;  // per task
-  workers.run((stretch.tokens + kTokens - 1) / kTokens, Scratch(workers.count(), 0), [&](int64_t task, float*) {
+  constexpr int64_t kTokensPerTask = 64;  // per task
+  workers.run((stretch.tokens + kTokensPerTask - 1) / kTokensPerTask, Scratch(workers.count(), 0), [&](int64_t task, float*) {
     for (int64_t h = 0; h < call.heads; ++h) {
       const Rows whole = column_of<Rows>(stretch.whole_logsumexp, 0, 0, h), part = column_of<Rows>(part_logsumexp, 0, 0, h);
       const MutRows bias = column_of<MutRows>(dbias, 0, 0, h);
       const Rows dout = rows_of<Rows>(stretch.dout, 0, 0, h), out = rows_of<Rows>(stretch.whole_out, 0, 0, h),
                  o = rows_of<Rows>(part_out, 0, 0, h);
-      for (int64_t i = task * kTokens; i < std::min((task + 1) * kTokens, stretch.tokens); ++i) {
+      for (int64_t i = task * kTokensPerTask; i < std::min((task + 1) * kTokensPerTask, stretch.tokens); ++i) {
         const size_t t = static_cast<size_t>(i);
         float sum = 0;
         if (i >= stretch.first && part.at(t, 0) != kNone && whole.at(t, 0) != kNone) {

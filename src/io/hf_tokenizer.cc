@@ -61,9 +61,9 @@ void expect_replace(JsonFields& part, std::string_view from, std::string_view to
   expect_string(part, "content", to);
 }
 
-class Reader {
+class HfReader {
  public:
-  Reader(const HfTokenizerFiles& files, int64_t vocabulary)
+  HfReader(const HfTokenizerFiles& files, int64_t vocabulary)
       : files_(files), vocabulary_(vocabulary), root_(JsonFields::parse(files.tokenizer, files.where)) {}
 
   BpeModel read() {
@@ -340,6 +340,6 @@ class Reader {
 
 }  // namespace
 
-BpeModel bpe_from_hf(const HfTokenizerFiles& files, int64_t vocabulary) { return Reader(files, vocabulary).read(); }
+BpeModel bpe_from_hf(const HfTokenizerFiles& files, int64_t vocabulary) { return HfReader(files, vocabulary).read(); }
 
 }  // namespace raffia

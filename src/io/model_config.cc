@@ -19,7 +19,7 @@ constexpr std::string_view kNorms[] = {"layer", "rms"};
 constexpr std::string_view kFeedForwards[] = {"gelu", "swiglu"};
 
 // Far above any model that fits a machine: a file cannot make its reader ask for absurd memory.
-constexpr int64_t kMostBytesOfFile = 1 << 20;
+constexpr int64_t kMostBytesOfModelConfig = 1 << 20;
 constexpr int64_t kMostWidth = 1 << 16;
 constexpr int64_t kMostLayers = 1024;
 constexpr int64_t kMostVocabulary = 1 << 22;
@@ -350,7 +350,7 @@ void save_model_config(const ModelConfig& config, const std::filesystem::path& p
 }
 
 ModelConfig load_model_config(const std::filesystem::path& path) {
-  return model_config_from_json(read_file(path, kMostBytesOfFile), path.string());
+  return model_config_from_json(read_file(path, kMostBytesOfModelConfig), path.string());
 }
 
 }  // namespace raffia

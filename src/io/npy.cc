@@ -20,8 +20,8 @@ constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr size_t kVersionAt = 6;
 constexpr size_t kHeaderSizeAt = 8;
 constexpr size_t kShortestPrefix = 10;
-constexpr size_t kLongestHeader = 1 << 20;  // what an array needs fits in 128 bytes; names of fields are refused anyway
-constexpr size_t kHighestRank = 64;         // NumPy's own limit
+constexpr size_t kLongestNpyHeader = 1 << 20;  // what an array needs fits in 128 bytes; names of fields are refused anyway
+constexpr size_t kNpyRanks = 64;               // NumPy's own limit
 
 struct Header {
   std::optional<ElementType> type;
@@ -138,7 +138,7 @@ class HeaderParser {
       if (error != std::errc() || extent < 0) fail(at_, found_here(), "an extent of 0 or more that fits 63 bits");
       at_ = static_cast<size_t>(end - text_.data());
       extents.push_back(extent);
-      if (extents.size() > kHighestRank) fail(at_, "a shape of too many axes", fmt::format("at most {}", kHighestRank));
+      if (extents.size() > kNpyRanks) fail(at_, "a shape of too many axes", fmt::format("at most {}", kNpyRanks));
       const bool has_comma = accept(',');
       is_closed = accept(')');
       if (!is_closed && !has_comma) fail(at_, found_here(), "',' or ')'");
@@ -184,9 +184,9 @@ Contents read_header(const ByteSource& source) {
     throw FormatError(fmt::format("{}: header of {} bytes at byte {}, expected at most {} (what follows it): truncated", where,
                                   header_size, kHeaderSizeAt, source.size() - begin));
   }
-  if (header_size > kLongestHeader) {
-    throw FormatError(
-        fmt::format("{}: header of {} bytes at byte {}, expected at most {}", where, header_size, kHeaderSizeAt, kLongestHeader));
+  if (header_size > kLongestNpyHeader) {
+    throw FormatError(fmt::format("{}: header of {} bytes at byte {}, expected at most {}", where, header_size, kHeaderSizeAt,
+                                  kLongestNpyHeader));
   }
   std::string text(header_size, '\0');
   source.read(begin, std::as_writable_bytes(std::span(text)));

@@ -37,9 +37,9 @@ class Writer {
   std::vector<std::byte>& bytes_;
 };
 
-class Reader {
+class PayloadReader {
  public:
-  Reader(std::span<const std::byte> bytes, size_t at, std::string_view where) : bytes_(bytes), at_(at), where_(where) {}
+  PayloadReader(std::span<const std::byte> bytes, size_t at, std::string_view where) : bytes_(bytes), at_(at), where_(where) {}
 
   uint64_t number(std::string_view what) {
     need(8, what);
@@ -89,9 +89,9 @@ class Reader {
 
 enum class PartKind : uint8_t { state, window_state, keys };
 
-constexpr int64_t kMostTokens = int64_t{1} << 60, kMostHeads = 1 << 16, kMostParts = 1 << 12;
+constexpr int64_t kMostPositions = int64_t{1} << 60, kMostHeads = 1 << 16, kMostParts = 1 << 12;
 
-KeyRows read_keys(Reader& reader) {
+KeyRows read_keys(PayloadReader& reader) {
   KeyRows keys;
   keys.rows = reader.count("number of keys", int64_t{1} << 40);
   keys.heads = reader.count("heads of keys", kMostHeads);
@@ -109,7 +109,7 @@ KeyRows read_keys(Reader& reader) {
   return keys;
 }
 
-SessionImage::Part read_part(Reader& reader) {
+SessionImage::Part read_part(PayloadReader& reader) {
   const auto kind = static_cast<PartKind>(reader.count("kind of memory", 2));
   const auto nested = [&](auto parse) {
     const std::span<const std::byte> bytes = reader.block("memory", 1);
@@ -183,8 +183,8 @@ SessionImage session_from_bytes(std::span<const std::byte> bytes, std::string_vi
   SessionImage image;
   image.fingerprint = std::bit_cast<uint64_t>(fields[0]);
   image.position = fields[1];
-  Reader reader(bytes, header, where);
-  if (fields[1] < 0 || fields[1] > kMostTokens) reader.refuse("position is {}, expected 0 to {}", fields[1], kMostTokens);
+  PayloadReader reader(bytes, header, where);
+  if (fields[1] < 0 || fields[1] > kMostPositions) reader.refuse("position is {}, expected 0 to {}", fields[1], kMostPositions);
   if (fields[2] < 0 || fields[2] > kMostParts) reader.refuse("{} parts, expected 0 to {}", fields[2], kMostParts);
   image.draws = reader.number("draws");
   SamplingOptions& sampling = image.sampling;

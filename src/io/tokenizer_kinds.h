@@ -21,6 +21,9 @@ using Texts = std::span<const std::string_view>;
 constexpr int32_t kSpecialIds = 4;        // pad, unknown, begin, end come first
 constexpr int64_t kMostTokens = 1 << 22;  // far above any vocabulary in use
 
+// How SentencePiece, and tokenizers that learned it there, write a space: U+2581.
+constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 
 // Texts are valid UTF-8 and not all empty.

@@ -19,7 +19,7 @@ namespace raffia {
 namespace {
 
 using Bytes = std::span<const std::byte>;
-constexpr size_t kHeaderSize = kWindowStateImage.header_size();
+constexpr size_t kWindowHeaderSize = kWindowStateImage.header_size();
 
 std::array<int64_t, kWindowStateImage.fields> to_fields(const WindowStateShape& shape) {
   return {static_cast<int64_t>(shape.kind),
@@ -43,7 +43,7 @@ size_t payload_size(const detail::WindowLayout& layout, int64_t batch) {
 }
 
 // `total` counts the bytes there are, header included.
-WindowStateShape parse_header(Bytes header, uint64_t total, std::string_view where) {
+WindowStateShape parse_window_header(Bytes header, uint64_t total, std::string_view where) {
   const std::vector<int64_t> fields = read_fields(kWindowStateImage, header, where);
   if (fields[0] < 0 || fields[0] >= kWindowKinds) {
     throw FormatError(
@@ -99,8 +99,8 @@ WindowState parse_payload(const WindowStateShape& shape, Bytes payload, std::str
     const size_t begin = at;
     at = copy_in(payload, at, std::span(&state.tokens(b), 1));
     if (!is_possible_count(state.tokens(b))) {
-      throw FormatError(fmt::format("{}: {} tokens at byte {}, expected 0 to {}", where, state.tokens(b), kHeaderSize + begin,
-                                    kMaxWindowTokens));
+      throw FormatError(fmt::format("{}: {} tokens at byte {}, expected 0 to {}", where, state.tokens(b),
+                                    kWindowHeaderSize + begin, kMaxWindowTokens));
     }
   }
   for (int64_t b = 0; b < shape.batch; ++b) {
@@ -116,8 +116,8 @@ std::vector<std::byte> WindowState::to_bytes() const {
     require(is_possible_count(tokens(b)), "WindowState::to_bytes: tokens({}) is {}, expected 0 to {}", b, tokens(b),
             kMaxWindowTokens);
   }
-  std::vector<std::byte> image(kHeaderSize + payload_size(layout_, shape_.batch));
-  const std::span payload = std::span(image).subspan(kHeaderSize);
+  std::vector<std::byte> image(kWindowHeaderSize + payload_size(layout_, shape_.batch));
+  const std::span payload = std::span(image).subspan(kWindowHeaderSize);
   size_t at = copy_out(std::span(tokens_), payload, 0);
   for (int64_t b = 0; b < shape_.batch; ++b) {
     for (int i = 0; i < kWindowParts; ++i) at = copy_out(part(static_cast<WindowPart>(i), b), payload, at);
@@ -128,9 +128,10 @@ std::vector<std::byte> WindowState::to_bytes() const {
 
 WindowState WindowState::from_bytes(Bytes bytes) {
   constexpr std::string_view kWhere = "WindowState::from_bytes";
-  const WindowStateShape shape = parse_header(bytes.first(std::min(bytes.size(), kHeaderSize)), bytes.size(), kWhere);
-  const Bytes payload = bytes.subspan(kHeaderSize);
-  require_checksum(kWindowStateImage, bytes.first(kHeaderSize), payload, kWhere);
+  const WindowStateShape shape =
+      parse_window_header(bytes.first(std::min(bytes.size(), kWindowHeaderSize)), bytes.size(), kWhere);
+  const Bytes payload = bytes.subspan(kWindowHeaderSize);
+  require_checksum(kWindowStateImage, bytes.first(kWindowHeaderSize), payload, kWhere);
   return parse_payload(shape, payload, kWhere);
 }
 
@@ -141,8 +142,8 @@ WindowState WindowState::load(const std::filesystem::path& path) {
   const uint64_t total = file.size();
   const std::string where = path.string();
   const std::vector<std::byte> header = load_header(kWindowStateImage, file);
-  const WindowStateShape shape = parse_header(header, total, where);
-  std::vector<std::byte> payload(total - kHeaderSize);
+  const WindowStateShape shape = parse_window_header(header, total, where);
+  std::vector<std::byte> payload(total - kWindowHeaderSize);
   load_payload(kWindowStateImage, file, payload, total, where);
   require_checksum(kWindowStateImage, header, payload, where);
   return parse_payload(shape, payload, where);

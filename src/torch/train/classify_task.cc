@@ -21,7 +21,7 @@ namespace raffia::train {
 namespace {
 
 // Every n-th example is kept for evaluation: files are often sorted by label.
-std::pair<LabelledTexts, LabelledTexts> split(const LabelledTexts& all, double share) {
+std::pair<LabelledTexts, LabelledTexts> split_off(const LabelledTexts& all, double share) {
   LabelledTexts train, valid;
   for (size_t i = 0; i < all.labels.size(); ++i) {
     LabelledTexts& part = is_held_out(i, share) ? valid : train;
@@ -38,7 +38,7 @@ class ClassifyTask : public TrainingTask {
     require(!options.data.empty(), "--data is missing: the file of labelled texts to learn from");
     LabelledTexts train = read(options, options.data), valid;
     if (options.valid.empty()) {
-      std::tie(train, valid) = split(train, options.valid_share);
+      std::tie(train, valid) = split_off(train, options.valid_share);
     } else {
       valid = read(options, options.valid);
     }

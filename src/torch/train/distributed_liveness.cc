@@ -32,17 +32,17 @@ std::string host_name() {
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-struct Peer {
-  std::string name = {};  // "rank 1 (node7, pid 1234)"
-  std::string beat = {};  // as last read
-  int64_t collectives = 0;
-  std::string verdict = {};  // not empty: it stops because of this
-  Clock::time_point seen = {};
-};
-
 }  // namespace
 
 struct Liveness::Board {
+  struct Peer {
+    std::string name = {};  // "rank 1 (node7, pid 1234)"
+    std::string beat = {};  // as last read
+    int64_t collectives = 0;
+    std::string verdict = {};  // not empty: it stops because of this
+    Clock::time_point seen = {};
+  };
+
   c10::intrusive_ptr<c10d::Store> store;
   Place place;
   GroupOptions options;
@@ -218,7 +218,7 @@ std::string Liveness::culprit() {
     if (board.store_gone) return true;
     if (board.exchanges < before + 2) return false;
     if (board.place.rank != 0) return true;
-    return std::all_of(board.peers.begin(), board.peers.end(), [&](const Peer& peer) {
+    return std::all_of(board.peers.begin(), board.peers.end(), [&](const Board::Peer& peer) {
       return !peer.verdict.empty() || Clock::now() - peer.seen >= kMissedBeats * beat;
     });
   };

@@ -18,7 +18,7 @@
 namespace raffia::train {
 namespace {
 
-std::pair<LabelledImages, LabelledImages> split(const LabelledImages& all, double share) {
+std::pair<LabelledImages, LabelledImages> split_off(const LabelledImages& all, double share) {
   const auto shape = [&all] { return LabelledImages{.channels = all.channels, .size = all.size}; };
   std::pair<LabelledImages, LabelledImages> parts{shape(), shape()};
   const int64_t bytes = all.channels * all.size * all.size;
@@ -35,7 +35,7 @@ class ImageTask : public TrainingTask {
  public:
   explicit ImageTask(TrainOptions& options) : smoothing_(options.label_smoothing) {
     require(!options.data.empty(), "--data is missing: the directory of images to learn from");
-    auto [train, valid] = split(read_images(options.data, false), options.valid_share);
+    auto [train, valid] = split_off(read_images(options.data, false), options.valid_share);
     require(valid.count > 0, "--data: {} images are too few to keep some for evaluation", train.count);
     LabelledImages test = read_images(options.data, true);
     Fingerprint data;

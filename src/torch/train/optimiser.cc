@@ -19,7 +19,7 @@ namespace {
 // The learning rate that suits a width of 128 and less; wider models take one in inverse proportion.
 constexpr double kLearningRate = 3e-3, kWidth = 128;
 
-using State = torch::optim::AdamWParamState;
+using AdamState = torch::optim::AdamWParamState;
 
 std::string key_of(const at::Tensor& parameter) { return c10::guts::to_string(parameter.unsafeGetTensorImpl()); }
 
@@ -86,7 +86,7 @@ NamedTensors Optimiser::state() const {
   for (const auto& item : model_.named_parameters()) {
     const auto found = adamw_.state().find(key_of(item.value()));
     if (found == adamw_.state().end()) continue;
-    const auto& state = static_cast<const State&>(*found->second);
+    const auto& state = static_cast<const AdamState&>(*found->second);
     tensors.emplace_back(item.key() + "/step", torch::tensor({state.step()}, torch::kLong));
     tensors.emplace_back(item.key() + "/mean", state.exp_avg());
     tensors.emplace_back(item.key() + "/square", state.exp_avg_sq());
@@ -106,7 +106,7 @@ void Optimiser::set_state(const NamedTensors& state, std::string_view where) {
   };
   for (const auto& item : model_.named_parameters()) {
     if (!tensors.contains(item.key() + "/step")) continue;  // it never had a gradient
-    auto loaded = std::make_unique<State>();
+    auto loaded = std::make_unique<AdamState>();
     loaded->step(take(item.key() + "/step", {1}).item<int64_t>());
     loaded->exp_avg(take(item.key() + "/mean", item.value().sizes()));
     loaded->exp_avg_sq(take(item.key() + "/square", item.value().sizes()));

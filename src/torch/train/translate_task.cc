@@ -35,7 +35,7 @@ class TranslateTask : public TrainingTask {
             options.source, options.target);
     ParallelText train = read(options, options.data), valid;
     if (options.valid.empty()) {
-      std::tie(train, valid) = split(train, options.valid_share);
+      std::tie(train, valid) = split_off(train, options.valid_share);
     } else {
       valid = read(options, options.valid);
     }
@@ -95,7 +95,7 @@ class TranslateTask : public TrainingTask {
     return read_parallel_text(prefix + "." + options.source, prefix + "." + options.target);
   }
 
-  static std::pair<ParallelText, ParallelText> split(const ParallelText& all, double share) {
+  static std::pair<ParallelText, ParallelText> split_off(const ParallelText& all, double share) {
     std::pair<ParallelText, ParallelText> parts;
     for (size_t i = 0; i < all.sources.size(); ++i) {
       ParallelText& part = is_held_out(i, share) ? parts.second : parts.first;
