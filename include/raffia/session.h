@@ -163,15 +163,16 @@ struct GenerateOptions {
 };
 
 struct Generated {
-  enum class Reason : uint8_t { length, stop, end };
-  std::string text;                       // up to the stop string
-  std::vector<int32_t> ids;               // what was chosen, and read by the session
-  std::vector<double> log_probabilities;  // of each
+  enum class Reason : uint8_t { length, stop, end, room };  // room: the model's learned positions have no more
+  std::string text;                                         // up to the stop string
+  std::vector<int32_t> ids;                                 // what was chosen, and read by the session
+  std::vector<double> log_probabilities;                    // of each
   Reason reason = Reason::length;
 };
 
-// Samples and reads tokens until one of the ends. `on_text` gets the text piece by piece, whole UTF-8 characters at a time, never
-// a part of a stop string; it returns false to end early (Reason::stop). The session has read at least one token.
+// Samples and reads tokens until one of the ends. `on_text` is called after each token with the text that is new, whole UTF-8
+// characters at a time and never a part of a stop string, so at times with none; it returns false to end early (Reason::stop).
+// The session has read at least one token.
 Generated generate(Session& session, const GenerateOptions& options,
                    const std::function<bool(std::string_view text)>& on_text = {});
 

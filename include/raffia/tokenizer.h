@@ -32,8 +32,10 @@ class Tokenizer {
   // Some imported vocabularies put a space before a text. decode() takes it away right after begin(), and nowhere else, so that
   // the text of ids side by side is their texts side by side.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;  // no begin, no end
-  virtual std::string decode(std::span<const int32_t> ids) const = 0;    // special ids leave no trace; throws for others
-  virtual void save(const std::filesystem::path& directory) const = 0;   // atomic
+  // A text that goes on from another: without that space.
+  virtual std::vector<int32_t> encode_rest(std::string_view text) const { return encode(text); }
+  virtual std::string decode(std::span<const int32_t> ids) const = 0;   // special ids leave no trace; throws for others
+  virtual void save(const std::filesystem::path& directory) const = 0;  // atomic
 
   virtual int32_t begin() const { return kBegin; }     // -1: there is none
   virtual int32_t end() const { return kEnd; }         // likewise

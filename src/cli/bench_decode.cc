@@ -1,6 +1,7 @@
 // raffia bench decode: whole models write tokens, at a given depth.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "cli/command.h"
@@ -37,7 +38,12 @@ Run add_bench_decode(CLI::App& app) {
         tests.push_back({.kind = ModelTest::Kind::decode, .tokens = flags->tokens, .depth = depth, .batch = batch});
       }
     }
-    if (!flags->plot.empty()) require_gnuplot("--plot");
+    if (!flags->plot.empty()) {
+      require_gnuplot("--plot");
+      if (std::ranges::all_of(flags->depths, [](int64_t depth) { return depth == 0; })) {
+        throw UsageError("--plot: all depths are 0, expected one that the axis of logarithms can show");
+      }
+    }
     const std::vector<ModelRecord> records = run_model_bench(tests, flags->bench);
     if (!flags->plot.empty()) plot_decode(records, flags->plot);
   };

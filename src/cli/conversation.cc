@@ -80,7 +80,7 @@ class Conversation {
     const bool unfinished = line.ends_with('\\');
     if (unfinished) line.remove_suffix(1);
     const std::string text = fmt::format("{}{}{}", within_line_ ? line_end_ : "", line, unfinished ? "" : line_end_);
-    std::vector<int32_t> ids = tokenizer.encode(text);
+    std::vector<int32_t> ids = before == 0 ? tokenizer.encode(text) : tokenizer.encode_rest(text);
     if (before == 0 && tokenizer.begins_texts()) ids.insert(ids.begin(), tokenizer.begin());
     if (ids.empty() && before == 0) ids = opening_of(tokenizer);
     // Known before the answer begins: /back takes back what an error left, too.

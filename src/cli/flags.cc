@@ -117,6 +117,11 @@ CLI::Option* add_count(CLI::App& app, const std::string& flag, int64_t& target, 
       ->default_str(fmt::format("{}", target));
 }
 
+CLI::Validator file_name() {
+  return CLI::Validator([](std::string& name) { return name.empty() ? "is empty, expected the name of a file" : std::string(); },
+                        "");
+}
+
 CLI::Option* add_threads(CLI::App& app, int& target) {
   return app
       .add_option_function<std::string>(

@@ -34,6 +34,8 @@ CLI::Option* add_positive(CLI::App& app, const std::string& flag, int64_t& targe
 CLI::Option* add_positive(CLI::App& app, const std::string& flag, std::optional<int64_t>& target, const std::string& description);
 CLI::Option* add_count(CLI::App& app, const std::string& flag, int64_t& target, const std::string& description);  // 0 or more
 CLI::Option* add_seed(CLI::App& app, const std::string& flag, uint64_t& target, const std::string& description);
+// Refuses the empty name that an unset variable of a shell leaves.
+CLI::Validator file_name();
 CLI::Option* add_threads(CLI::App& app, int& target);  // --threads of one run; 0, the default: all there are
 
 // A number from `least` to `most`.

@@ -59,6 +59,8 @@ std::string_view name_of(Generated::Reason reason) {
       return "stop";
     case Generated::Reason::end:
       return "end";
+    case Generated::Reason::room:
+      return "room";
   }
   return "";
 }
@@ -132,6 +134,10 @@ void continue_text(const Flags& flags, Session& session, const Interrupts& inter
     return;
   }
   if (isatty(STDOUT_FILENO) == 1) std::cout << '\n' << std::flush;
+  if (outcome.written.reason == Generated::Reason::room) {
+    fmt::print(stderr, "The text ends here: the model has learned {} positions, and no more.\n",
+               session.model().config().max_length);
+  }
   if (flags.logprobs) print_log_probabilities(outcome.written, session.model().tokenizer());
   print_report(outcome, session);
 }
@@ -143,7 +149,10 @@ void run(const Flags& flags) {
   Session session = make_session(flags, model, options);
   Interrupts interrupts;
   if (flags.interactive) {
-    if (flags.prompt.given()) read_prompt(session, flags.prompt, interrupts);
+    if (flags.prompt.given() && !read_prompt(session, flags.prompt, interrupts).whole) {
+      fmt::print(stderr, "The prompt was not read to its end: the conversation begins after {} tokens.\n",
+                 grouped(static_cast<uint64_t>(session.position())));
+    }
     interrupts.forget();
     GenerateOptions generate_options{.tokens = flags.tokens, .stop = flags.stop};
     if (generate_options.stop.empty()) generate_options.stop = {"\n"};
@@ -177,8 +186,11 @@ Run add_generate(CLI::App& app) {
       ->trigger_on_parse();
   add_sampling_flags(app, flags->sampling);
   app.add_option("--state-in", flags->state_in, "Go on from the state in this file, with its sampling unless flags change it")
-      ->type_name("FILE");
-  app.add_option("--state-out", flags->state_out, "Write the state at the end, after Ctrl-C too")->type_name("FILE");
+      ->type_name("FILE")
+      ->check(file_name());
+  app.add_option("--state-out", flags->state_out, "Write the state at the end, after Ctrl-C too")
+      ->type_name("FILE")
+      ->check(file_name());
   CLI::Option* json = app.add_flag("--json", flags->json, "Print text, ids, log probabilities and figures as JSON");
   CLI::Option* echo = app.add_flag("--echo", flags->echo, "Print the prompt, too")->excludes(json);
   CLI::Option* logprobs =

@@ -62,6 +62,10 @@ void import_llama2c(const ImportOptions& options) {
 }
 
 void import_hf(const ImportOptions& options) {
+  if (std::filesystem::exists(options.directory) && std::filesystem::exists(options.model) &&
+      std::filesystem::equivalent(options.model, options.directory)) {
+    throw UsageError("DIR is the directory that is read, expected another");
+  }
   const HfModel loaded = load_hf(options.model);
   const WeightType type = !options.type.empty() ? parse_name("--type", options.type, kWeightTypes)
                           : loaded.all_bf16     ? WeightType::bf16

@@ -54,7 +54,8 @@ class LineEditor::EditedLines : public Source {
         history_(history_init(), history_end),
         editor_(el_init("raffia", stdin, stdout, stderr), el_end) {
     if (history_ == nullptr || editor_ == nullptr) throw Error("libedit cannot be started");
-    std::setlocale(LC_CTYPE, "");  // characters of several bytes
+    std::setlocale(LC_CTYPE, "");  // characters of several bytes; models speak UTF-8 where nobody says what the terminal speaks
+    if (MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
     constexpr int kLines = 1000;
     HistEvent event;
     history(history_.get(), &event, H_SETSIZE, kLines);

@@ -40,7 +40,6 @@ struct BenchModel {
 
   void prepare();                               // makes the weights, if they are random
   std::shared_ptr<const Model> make();          // uses up prepared weights
-  bool keeps_all() const;                       // memory that grows with the text
   int64_t state_bytes_at(int64_t depth) const;  // of exact attention, at least
 };
 // In groups that are compared with one another: those of one type of weights, or all directories.

@@ -1,5 +1,4 @@
 #include "cli/model_commands.h"
-#include "io/model_directory.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -10,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/model_directory.h"
 #include "raffia/error.h"
 
 namespace raffia::cli {
@@ -51,6 +51,9 @@ std::string fingerprint_text(uint64_t fingerprint) { return fmt::format("{:016x}
 void require_place_for(const std::filesystem::path& file) {
   const std::filesystem::path directory = file.has_parent_path() ? file.parent_path() : ".";
   if (std::filesystem::is_directory(file)) throw IoError(fmt::format("{}: cannot write: is a directory", file.string()));
+  if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) {
+    throw IoError(fmt::format("{}: cannot write: not a regular file", file.string()));
+  }
   if (::access(directory.c_str(), W_OK | X_OK) != 0) {
     throw IoError(fmt::format("{}: cannot write there: {}", file.string(), std::strerror(errno)));
   }

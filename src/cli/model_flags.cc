@@ -26,28 +26,30 @@ std::string op_of(const ModelConfig& config) {
 }  // namespace
 
 void add_model_flags(CLI::App& app, ModelFlags& flags) {
-  add_positive(app, "--layers", flags.layers, "Layers of the models");
-  add_positive(app, "--width", flags.width, "Width E of the models");
-  add_positive(app, "--heads", flags.heads, "Heads, a divisor of --width");
-  add_positive(app, "--vocabulary", flags.vocabulary, "Ids that there are");
+  std::vector<CLI::Option*> of_random = {add_positive(app, "--layers", flags.layers, "Layers of the models"),
+                                         add_positive(app, "--width", flags.width, "Width E of the models"),
+                                         add_positive(app, "--heads", flags.heads, "Heads, a divisor of --width"),
+                                         add_positive(app, "--vocabulary", flags.vocabulary, "Ids that there are")};
   std::vector<std::string> defaults;
   for (const Estimator& estimator : flags.estimators) defaults.push_back(to_string(estimator));
-  app.add_option_function<std::string>(
-         "--estimators",
-         [&flags](const std::string& text) {
-           flags.estimators.clear();
-           for (const std::string& spec : split_estimators("--estimators", text)) {
-             flags.estimators.push_back(parse_estimator_of("--estimators", spec));
-           }
-         },
-         "Contenders: a model of each")
-      ->type_name("LIST")
-      ->default_str(fmt::format("{}", fmt::join(defaults, ",")));
-  add_names(app, "--type", kWeightTypes, flags.types, "How weights are stored: f32, bf16, int8");
-  app.add_option("--model", flags.directories, "Measure the model of this directory instead; may be repeated")
-      ->type_name("DIR")
-      ->allow_extra_args(false);
-  add_seed(app, "--seed", flags.seed, "Seed of the weights");
+  of_random.push_back(app.add_option_function<std::string>(
+                             "--estimators",
+                             [&flags](const std::string& text) {
+                               flags.estimators.clear();
+                               for (const std::string& spec : split_estimators("--estimators", text)) {
+                                 flags.estimators.push_back(parse_estimator_of("--estimators", spec));
+                               }
+                             },
+                             "Contenders: a model of each")
+                          ->type_name("LIST")
+                          ->default_str(fmt::format("{}", fmt::join(defaults, ","))));
+  of_random.push_back(add_names(app, "--type", kWeightTypes, flags.types, "How weights are stored: f32, bf16, int8"));
+  of_random.push_back(add_seed(app, "--seed", flags.seed, "Seed of the weights"));
+  CLI::Option* model =
+      app.add_option("--model", flags.directories, "Measure the model of this directory instead; may be repeated")
+          ->type_name("DIR")
+          ->allow_extra_args(false);
+  for (CLI::Option* option : of_random) option->excludes(model);
 }
 
 void BenchModel::prepare() {
@@ -58,12 +60,6 @@ std::shared_ptr<const Model> BenchModel::make() {
   if (!directory.empty()) return Model::load(directory);
   if (weights.empty()) prepare();
   return Model::over(config, std::move(weights), nullptr, "random weights");
-}
-
-bool BenchModel::keeps_all() const {
-  return std::any_of(config.estimators.begin(), config.estimators.end(), [](const Estimator& estimator) {
-    return estimator.kind == EstimatorKind::softmax || estimator.kind == EstimatorKind::ra;
-  });
 }
 
 int64_t BenchModel::state_bytes_at(int64_t depth) const {

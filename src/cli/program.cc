@@ -1,7 +1,10 @@
 #include "cli/program.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -50,6 +53,13 @@ int bad_usage(const CLI::App& app, const std::string& message) {
   return kBadUsage;
 }
 
+// A stream that the caller closed would be the next file that is opened. stdin is empty then, and writing to the others fails.
+void fill_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) == -1 && errno == EBADF) (void)::open("/dev/null", O_RDONLY);
+  }
+}
+
 int run(const Program& program, int argc, char** argv) {
   CLI::App app{program.description, program.name};
   app.set_version_flag("--version", raffia::version());
@@ -91,6 +101,7 @@ int run(const Program& program, int argc, char** argv) {
 }  // namespace
 
 int run_program(const Program& program, int argc, char** argv) {
+  fill_standard_streams();
   try {
     return run(program, argc, argv);
   } catch (const Interrupted& interrupted) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "cli/flags.h"
 #include "cli/progress.h"
 #include "cli/token_stream.h"
 #include "io/text.h"
@@ -25,7 +26,7 @@ class Reader {
       : session_(session),
         interrupts_(interrupts),
         first_(session.position()),
-        stream_(session.model().tokenizer()),
+        stream_(session.model().tokenizer(), session.position() == 0),
         progress_(static_cast<double>(bytes.value_or(0)), kQuietAtFirst) {
     progress_.begin("reading the prompt");
   }
@@ -113,8 +114,13 @@ class PromptSource {
 }  // namespace
 
 void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
-  CLI::Option* text = app.add_option("--prompt", flags.text, "Text to go on from (default: what stdin holds)")->type_name("TEXT");
-  app.add_option("--prompt-file", flags.file, "The same from a file, of any length; -: stdin")->type_name("FILE")->excludes(text);
+  CLI::Option* text =
+      app.add_option("--prompt", flags.text, "Text to go on from (default: what stdin holds, unless a state goes on)")
+          ->type_name("TEXT");
+  app.add_option("--prompt-file", flags.file, "The same from a file, of any length; -: stdin")
+      ->type_name("FILE")
+      ->check(file_name())
+      ->excludes(text);
 }
 
 PromptReport read_prompt(Session& session, const PromptFlags& flags, const Interrupts& interrupts,
@@ -124,16 +130,18 @@ PromptReport read_prompt(Session& session, const PromptFlags& flags, const Inter
   PromptSource source(flags);
   Reader reader(session, interrupts, source.size());
   if (fresh && tokenizer.begins_texts()) reader.add(std::vector<int32_t>{tokenizer.begin()});
-  bool empty = true;
   std::string bytes;
   for (bool more = true; more && !reader.stopped();) {
     more = source.read(bytes);
-    empty = empty && bytes.empty();
     if (on_text) on_text(bytes);
     reader.add_text(bytes);
   }
-  if (fresh && empty && !tokenizer.begins_texts()) reader.add(opening_of(tokenizer));
   if (!reader.stopped()) reader.finish();
+  // A prompt may have bytes and yet no token.
+  if (!reader.stopped() && session.position() == 0) {
+    reader.add(opening_of(tokenizer));
+    reader.finish();
+  }
   return {.tokens = reader.tokens(), .seconds = reader.seconds(), .whole = !reader.stopped()};
 }
 

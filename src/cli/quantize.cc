@@ -53,9 +53,9 @@ void quantize(const QuantizeOptions& options) {
     std::cout << json.dump(2) << '\n';
     return;
   }
-  std::cout << fmt::format("{}: {} matrices as {}, {} bytes, {} before ({:.2f} times smaller)\n", options.to, report.matrices,
+  std::cout << fmt::format("{}: {} matrices as {}, {} bytes, {} before ({:.2f} times the size)\n", options.to, report.matrices,
                            name_of(options.type), grouped(report.bytes), grouped(bytes_before),
-                           static_cast<double>(bytes_before) / static_cast<double>(report.bytes));
+                           static_cast<double>(report.bytes) / static_cast<double>(bytes_before));
   std::cout << fmt::format("relative error of rows: mean {:.2e}, worst {:.2e}{}\n", report.mean, report.worst,
                            report.worst_tensor.empty() ? "" : " in " + report.worst_tensor);
 }

@@ -90,7 +90,7 @@ void check(const Session& session, const std::filesystem::path& file) {
   if (read_file(file) != std::string_view(reinterpret_cast<const char*>(saved.data()), saved.size())) {
     throw FormatError(fmt::format("{}: is read, but would be saved otherwise", file.string()));
   }
-  if (session.position() == 0) return;
+  if (session.position() == 0 || session.room() == 0) return;
   Session fork = session;
   fork.step(fork.likeliest(1).at(0).id);
   for (const float logit : fork.logits()) {

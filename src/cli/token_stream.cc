@@ -13,11 +13,11 @@ bool is_learned_here(std::string_view kind) { return kind == "byte" || kind == "
 
 }  // namespace
 
-TokenStream::TokenStream(const Tokenizer& tokenizer)
-    : TokenStream(tokenizer, is_learned_here(tokenizer.kind()) ? kLongestLine : kLongestText) {}
+TokenStream::TokenStream(const Tokenizer& tokenizer, bool begins)
+    : TokenStream(tokenizer, begins, is_learned_here(tokenizer.kind()) ? kLongestLine : kLongestText) {}
 
-TokenStream::TokenStream(const Tokenizer& tokenizer, size_t limit)
-    : tokenizer_(tokenizer), kind_(tokenizer.kind()), learned_here_(is_learned_here(kind_)), limit_(limit) {}
+TokenStream::TokenStream(const Tokenizer& tokenizer, bool begins, size_t limit)
+    : tokenizer_(tokenizer), kind_(tokenizer.kind()), learned_here_(is_learned_here(kind_)), limit_(limit), begins_(begins) {}
 
 size_t TokenStream::certain() const {
   if (kind_ == "byte") return rest_.size();
@@ -34,12 +34,17 @@ std::vector<int32_t> TokenStream::push(std::string_view text) {
   rest_ += text;
   const size_t size = certain();
   if (size == 0) return {};
-  std::vector<int32_t> ids = tokenizer_.encode(std::string_view(rest_).substr(0, size));
+  std::vector<int32_t> ids = encode(std::string_view(rest_).substr(0, size));
   rest_.erase(0, size);
   return ids;
 }
 
-std::vector<int32_t> TokenStream::finish() { return tokenizer_.encode(std::exchange(rest_, {})); }
+std::vector<int32_t> TokenStream::finish() { return encode(std::exchange(rest_, {})); }
+
+std::vector<int32_t> TokenStream::encode(std::string_view text) {
+  if (text.empty()) return {};
+  return std::exchange(begins_, false) ? tokenizer_.encode(text) : tokenizer_.encode_rest(text);
+}
 
 std::vector<int32_t> line_end_of(const Tokenizer& tokenizer) {
   std::vector<int32_t> ids = tokenizer.encode("\n");

@@ -20,8 +20,9 @@ class TokenStream {
   // What it keeps of a line, and of a text with a vocabulary from elsewhere.
   static constexpr size_t kLongestLine = size_t{1} << 20, kLongestText = size_t{1} << 24;
 
-  explicit TokenStream(const Tokenizer& tokenizer);
-  TokenStream(const Tokenizer& tokenizer, size_t limit);
+  // begins: false for text that goes on from what was read before.
+  TokenStream(const Tokenizer& tokenizer, bool begins);
+  TokenStream(const Tokenizer& tokenizer, bool begins, size_t limit);
 
   std::vector<int32_t> push(std::string_view text);  // ids of all that is certain by now
   std::vector<int32_t> finish();                     // of the rest
@@ -29,11 +30,13 @@ class TokenStream {
 
  private:
   size_t certain() const;  // bytes of rest_ that can be tokenised now
+  std::vector<int32_t> encode(std::string_view text);
 
   const Tokenizer& tokenizer_;
   const std::string kind_;
   const bool learned_here_;
   const size_t limit_;
+  bool begins_;
   std::string rest_;
 };
 

@@ -28,6 +28,18 @@ std::filesystem::path free_name_beside(const std::filesystem::path& target) {
   return name;
 }
 
+// Where a file of this name is: what a link points to. Only a regular file can be replaced, never a device or a pipe.
+std::filesystem::path place_of(const std::filesystem::path& target) {
+  std::error_code none;
+  const std::filesystem::file_status status = std::filesystem::status(target, none);
+  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+    throw IoError(fmt::format("{}: cannot write: not a regular file", target.string()));
+  }
+  if (!std::filesystem::is_symlink(std::filesystem::symlink_status(target, none))) return target;
+  const std::filesystem::path place = std::filesystem::weakly_canonical(target, none);
+  return none ? target : place;
+}
+
 }  // namespace
 
 File::File(std::filesystem::path path, int flags, std::string_view action)
@@ -107,7 +119,11 @@ void File::close() {
 }
 
 ReplacementFile::ReplacementFile(const std::filesystem::path& target)
-    : target_(target), aside_(free_name_beside(target)), file_(aside_, O_WRONLY | O_CREAT | O_EXCL, "create") {}
+    : target_(place_of(target)), aside_(free_name_beside(target_)), file_(aside_, O_WRONLY | O_CREAT | O_EXCL, "create") {
+  // What replaces a file is open to those who could open the file.
+  struct stat before = {};
+  if (::stat(target_.c_str(), &before) == 0) (void)::fchmod(file_.descriptor(), before.st_mode & 07777);
+}
 
 ReplacementFile::~ReplacementFile() {
   if (!moved_) ::unlink(aside_.c_str());

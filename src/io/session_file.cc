@@ -151,6 +151,13 @@ void write_part(Writer& writer, const SessionImage::Part& part) {
   writer.words<float>(part.tail);
 }
 
+// The fields of a header. The payload says itself how it is made; the file must be as long as the header claims.
+std::vector<int64_t> require_header(std::span<const std::byte> header, uint64_t total, std::string_view where) {
+  std::vector<int64_t> fields = read_fields(kSessionImage, header, where);
+  require_sizes(kSessionImage, header, little_endian<uint64_t>(header, kSessionImage.payload_size_at()), total, where);
+  return fields;
+}
+
 }  // namespace
 
 std::vector<std::byte> to_bytes(const SessionImage& image) {
@@ -175,9 +182,7 @@ std::vector<std::byte> to_bytes(const SessionImage& image) {
 SessionImage session_from_bytes(std::span<const std::byte> bytes, std::string_view where) {
   const size_t header = kSessionImage.header_size();
   const std::span<const std::byte> head = bytes.first(std::min(bytes.size(), header));
-  const std::vector<int64_t> fields = read_fields(kSessionImage, head, where);
-  // The payload says itself how it is made; the file must be as long as the header claims.
-  require_sizes(kSessionImage, head, little_endian<uint64_t>(head, kSessionImage.payload_size_at()), bytes.size(), where);
+  const std::vector<int64_t> fields = require_header(head, bytes.size(), where);
   require_checksum(kSessionImage, head, bytes.subspan(header), where);
 
   SessionImage image;
@@ -209,8 +214,14 @@ SessionImage session_from_bytes(std::span<const std::byte> bytes, std::string_vi
 
 std::vector<std::byte> read_session_file(const std::filesystem::path& path) {
   File file = File::open_to_read(path);
-  std::vector<std::byte> bytes(file.size());
+  // The header first: memory is not for what is no session, or not as long as it should be.
+  const uint64_t total = file.size();
+  std::vector<std::byte> bytes(std::min<uint64_t>(total, kSessionImage.header_size()));
   bytes.resize(file.read(bytes));
+  require_header(bytes, total, path.string());
+  const size_t header = bytes.size();
+  bytes.resize(total);
+  bytes.resize(header + file.read(std::span(bytes).subspan(header)));
   return bytes;
 }
 

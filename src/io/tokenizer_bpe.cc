@@ -96,23 +96,8 @@ class BpeTokenizer : public Tokenizer {
   uint64_t fingerprint() const override { return tokenizer_fingerprint(kind(), fields().dump()); }
   void save(const std::filesystem::path& directory) const override { save_tokenizer_file(directory, kind(), fields()); }
 
-  std::vector<int32_t> encode(std::string_view text) const override {
-    std::vector<int32_t> ids;
-    Known known;
-    size_t begin = 0;
-    for (size_t at = 0; at < text.size();) {
-      const std::optional<int32_t> added = added_at(text, at);
-      if (!added) {
-        ++at;
-        continue;
-      }
-      encode_part(text.substr(begin, at - begin), begin == 0, known, ids);
-      ids.push_back(*added);
-      begin = at += model_.pieces[static_cast<size_t>(*added)].size();
-    }
-    encode_part(text.substr(begin), begin == 0, known, ids);
-    return ids;
-  }
+  std::vector<int32_t> encode(std::string_view text) const override { return encode(text, true); }
+  std::vector<int32_t> encode_rest(std::string_view text) const override { return encode(text, false); }
 
   std::string decode(std::span<const int32_t> ids) const override {
     std::string text;
@@ -127,6 +112,26 @@ class BpeTokenizer : public Tokenizer {
   }
 
  private:
+  std::vector<int32_t> encode(std::string_view text, bool begins) const {
+    const bool first = begins && model_.leading_space != LeadingSpace::none;  // whether a space comes before the text
+    const bool later = model_.leading_space == LeadingSpace::always;          // before what follows an added piece
+    std::vector<int32_t> ids;
+    Known known;
+    size_t begin = 0;
+    for (size_t at = 0; at < text.size();) {
+      const std::optional<int32_t> added = added_at(text, at);
+      if (!added) {
+        ++at;
+        continue;
+      }
+      encode_part(text.substr(begin, at - begin), begin == 0 ? first : later, known, ids);
+      ids.push_back(*added);
+      begin = at += model_.pieces[static_cast<size_t>(*added)].size();
+    }
+    encode_part(text.substr(begin), begin == 0 ? first : later, known, ids);
+    return ids;
+  }
+
   // Where the ids of a word that came before begin, and how many they are.
   struct Place {
     size_t begin, count;
@@ -232,13 +237,10 @@ class BpeTokenizer : public Tokenizer {
     return {};
   }
 
-  // A part of a text without added pieces.
-  void encode_part(std::string_view part, bool first, Known& known, std::vector<int32_t>& ids) const {
+  // A part of a text without added pieces; `space` puts one before it (form marks).
+  void encode_part(std::string_view part, bool space, Known& known, std::vector<int32_t>& ids) const {
     if (part.empty()) return;
-    if (model_.form == BpeForm::marks) {
-      const bool space = model_.leading_space == LeadingSpace::always || (model_.leading_space == LeadingSpace::first && first);
-      return encode_marks(part, space, ids);
-    }
+    if (model_.form == BpeForm::marks) return encode_marks(part, space, ids);
     for (const std::string_view word : words_of(part, model_.split)) {
       const auto [entry, fresh] = known.try_emplace(word);
       if (fresh) {

@@ -61,27 +61,8 @@ class ScoredTokenizer : public Tokenizer {
   uint64_t fingerprint() const override { return tokenizer_fingerprint(kind(), fields().dump()); }
   void save(const std::filesystem::path& directory) const override { save_tokenizer_file(directory, kind(), fields()); }
 
-  std::vector<int32_t> encode(std::string_view text) const override {
-    if (text.empty()) return {};
-    std::vector<int32_t> ids;
-    ids.reserve(text.size() + 1);
-    add_character(" ", ids_, byte_ids_, ids);
-    for (size_t at = 0; at < text.size();) {
-      const Character character = character_at(text, at);
-      add_character(text.substr(at, character.size), ids_, byte_ids_, ids);
-      at += character.size;
-    }
-    std::string both;
-    merge_pairs(ids, [&](int32_t left, int32_t right) -> std::optional<PairMerge> {
-      if (!is_text(left) || !is_text(right)) return {};
-      both = pieces_[static_cast<size_t>(left)];
-      both += pieces_[static_cast<size_t>(right)];
-      const auto found = ids_.find(both);
-      if (found == ids_.end()) return {};
-      return PairMerge{ranks_[static_cast<size_t>(found->second)], found->second};
-    });
-    return ids;
-  }
+  std::vector<int32_t> encode(std::string_view text) const override { return encode(text, true); }
+  std::vector<int32_t> encode_rest(std::string_view text) const override { return encode(text, false); }
 
   std::string decode(std::span<const int32_t> ids) const override {
     std::string text;
@@ -102,6 +83,28 @@ class ScoredTokenizer : public Tokenizer {
   }
 
  private:
+  std::vector<int32_t> encode(std::string_view text, bool begins) const {
+    if (text.empty()) return {};
+    std::vector<int32_t> ids;
+    ids.reserve(text.size() + 1);
+    if (begins) add_character(" ", ids_, byte_ids_, ids);
+    for (size_t at = 0; at < text.size();) {
+      const Character character = character_at(text, at);
+      add_character(text.substr(at, character.size), ids_, byte_ids_, ids);
+      at += character.size;
+    }
+    std::string both;
+    merge_pairs(ids, [&](int32_t left, int32_t right) -> std::optional<PairMerge> {
+      if (!is_text(left) || !is_text(right)) return {};
+      both = pieces_[static_cast<size_t>(left)];
+      both += pieces_[static_cast<size_t>(right)];
+      const auto found = ids_.find(both);
+      if (found == ids_.end()) return {};
+      return PairMerge{ranks_[static_cast<size_t>(found->second)], found->second};
+    });
+    return ids;
+  }
+
   bool is_text(int32_t id) const { return id >= kFirstPiece && !byte_of_piece(pieces_[static_cast<size_t>(id)]); }
 
   nlohmann::ordered_json fields() const { return {{"pieces", pieces_}, {"scores", scores_}}; }

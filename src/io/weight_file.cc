@@ -26,6 +26,11 @@ std::span<const std::byte> bytes_of(const std::vector<T>& values) {
   return std::as_bytes(std::span(values));
 }
 
+void require_finite(std::string_view name, std::span<const float> weights) {
+  const auto bad = std::ranges::find_if_not(weights, [](float weight) { return std::isfinite(weight); });
+  require(bad == weights.end(), "write_weights: {} holds {}, expected finite numbers", name, bad == weights.end() ? 0.0F : *bad);
+}
+
 class Storage {
  public:
   Storage(SafetensorsWriter& file, StorageReport& report) : file_(file), report_(report) {}
@@ -41,6 +46,7 @@ class Storage {
       source.read(first, floats_);
       switch (type) {
         case WeightType::f32:
+          require_finite(source.name, floats_);
           file_.write(bytes_of(floats_));
           break;
         case WeightType::bf16:

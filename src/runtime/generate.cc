@@ -85,7 +85,7 @@ Generated generate(Session& session, const GenerateOptions& options, const std::
   const auto tell = [&](size_t end) {
     const std::string_view fresh = std::string_view(result.text).substr(told, end - told);
     told = end;
-    return fresh.empty() || !on_text || on_text(fresh);
+    return !on_text || on_text(fresh);
   };
   while (static_cast<int64_t>(result.ids.size()) < options.tokens && session.room() > 0) {
     const int32_t id = session.sample();
@@ -109,8 +109,11 @@ Generated generate(Session& session, const GenerateOptions& options, const std::
       return result;
     }
   }
+  if (result.reason == Generated::Reason::length && static_cast<int64_t>(result.ids.size()) < options.tokens) {
+    result.reason = Generated::Reason::room;
+  }
   result.text += text.rest();
-  tell(result.text.size());
+  if (result.text.size() > told) tell(result.text.size());
   return result;
 }
 

@@ -12,6 +12,10 @@ std::vector<int32_t> chunk_of(std::span<const int32_t> ids, size_t number) {
   return {chunk.begin(), chunk.end()};
 }
 
+size_t bytes_of(const runtime::Memory& memory, std::span<const float> logits) {
+  return runtime::size_bytes(memory) + logits.size_bytes();
+}
+
 }  // namespace
 
 PrefixCache::PrefixCache(std::shared_ptr<const Model> model, const Options& options)
@@ -54,10 +58,14 @@ bool PrefixCache::Impl::knows(std::span<const int32_t> prefix) {
   return node->snapshot != nullptr;
 }
 
+bool PrefixCache::Impl::has_room_for(std::span<const int32_t> prefix, const runtime::Memory& memory,
+                                     std::span<const float> logits) const {
+  return bytes_of(memory, logits) + prefix.size() / kChunk * kNodeBytes <= options.most_bytes;
+}
+
 void PrefixCache::Impl::insert(std::span<const int32_t> prefix, PrefixSnapshot snapshot) {
-  const size_t bytes = runtime::size_bytes(snapshot.memory) + snapshot.logits.size() * sizeof(float);
+  const size_t bytes = bytes_of(snapshot.memory, snapshot.logits);
   const size_t chunks = prefix.size() / kChunk;
-  if (bytes + chunks * kNodeBytes > options.most_bytes) return;  // it would not fit alone
   const std::lock_guard lock(mutex_);
   Node* node = &root_;
   for (size_t number = 0; number < chunks; ++number) {

@@ -28,7 +28,9 @@ struct PrefixCache::Impl {
   // The longest known prefix of `ids`; null: none.
   std::shared_ptr<const PrefixSnapshot> find(std::span<const int32_t> ids);
   bool knows(std::span<const int32_t> prefix);  // a whole number of chunks
-  void insert(std::span<const int32_t> prefix, PrefixSnapshot snapshot);
+  // Whether a snapshot of these could be kept at all: it is asked for before they are copied.
+  bool has_room_for(std::span<const int32_t> prefix, const runtime::Memory& memory, std::span<const float> logits) const;
+  void insert(std::span<const int32_t> prefix, PrefixSnapshot snapshot);  // for which there is room
   void clear();
   Counts counts();
 

@@ -1,9 +1,12 @@
 #include "runtime/sampler.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
+#include "raffia/error.h"
 #include "raffia/random.h"
 
 namespace raffia::runtime {
@@ -29,6 +32,11 @@ std::vector<int32_t> largest(std::span<const float> logits, int64_t count) {
 }
 
 int32_t choose(std::span<const float> logits, std::span<const int32_t> recent, const SamplingOptions& options, uint64_t draw) {
+  const auto bad = std::ranges::find_if_not(logits, [](float logit) { return std::isfinite(logit); });
+  if (bad != logits.end()) {
+    throw Error(fmt::format("sample: the logit of token {} is {}, expected a finite number: the weights of the model are damaged",
+                            bad - logits.begin(), *bad));
+  }
   std::vector<float> penalised;
   if (options.repetition_penalty != 1 && !recent.empty()) {
     penalised.assign(logits.begin(), logits.end());

@@ -136,7 +136,8 @@ struct Session::Impl {
     remember(ids);
   }
 
-  // Pieces end at multiples of kChunk, so that where they end does not depend on how a long prompt was handed over.
+  // Pieces end at multiples of kChunk and where the ids do: a prompt that is handed over in multiples of kChunk has the same
+  // pieces.
   void read(std::span<const int32_t> ids, const std::function<void(int64_t, std::span<const float>)>& on_logits,
             const std::function<void()>& after_piece) {
     int64_t done = 0;
@@ -209,7 +210,12 @@ const SamplingOptions& Session::sampling() const { return impl_->options.samplin
 
 void Session::set_sampling(const SamplingOptions& sampling) {
   sampling.check("Session::set_sampling");
-  if (sampling.seed != impl_->options.sampling.seed) impl_->draws = 0;
+  if (sampling.seed != impl_->options.sampling.seed) {
+    // Also for what a rollback brings back: counts of draws belong to their seed.
+    impl_->draws = 0;
+    for (Impl::Snapshot& snapshot : impl_->snapshots) snapshot.draws = 0;
+    for (Impl::Piece& piece : impl_->pieces) piece.draws = 0;
+  }
   impl_->options.sampling = sampling;
   impl_->remember({});  // no more than it counts now
 }
@@ -236,7 +242,8 @@ int64_t Session::prefill(std::span<const int32_t> ids, PrefixCache* cache) {
   self.read(ids.subspan(static_cast<size_t>(found)), {}, [&] {
     const bool is_kept = self.position == last || (self.position < last && self.position % known.options.every == 0);
     const std::span<const int32_t> prefix = ids.first(static_cast<size_t>(self.position));
-    if (is_kept && !known.knows(prefix)) known.insert(prefix, {self.position, self.memory, self.logits});
+    if (!is_kept || known.knows(prefix) || !known.has_room_for(prefix, self.memory, self.logits)) return;
+    known.insert(prefix, {self.position, self.memory, self.logits});
   });
   return found;
 }
@@ -455,6 +462,12 @@ Session session_at_depth(std::shared_ptr<const Model> model, int64_t depth, cons
   for (AttentionMemory& one : self.memory) {
     auto* cache = std::get_if<KeyCache>(&one.past);
     if (cache != nullptr && cache->keeps_all()) cache->append_copies(depth - read);
+    if (cache != nullptr && !cache->keeps_all()) {
+      const auto index = static_cast<size_t>(&one - self.memory.data());
+      const int64_t rows = self.graph().decoder().cached_rows(index, depth);
+      cache->append_copies(std::max<int64_t>(0, rows - cache->rows()));
+      cache->keep_last(rows);
+    }
     if (auto* window = std::get_if<WindowState>(&one.past)) window->tokens(0) = depth;
   }
   self.position = depth;

@@ -133,7 +133,7 @@ std::vector<Translation> translate(const Model& model, std::span<const int32_t> 
     std::ranges::stable_sort(ended, std::ranges::greater{}, &Translation::score);
     if (hope <= ended[beam_size - 1].score) break;
   }
-  // What never ended counts as it stands, after what did.
+  // Where nothing ended, hypotheses count as they stand.
   if (ended.empty()) {
     for (const Hypothesis& one : beam) end(one, one.log_probability);
   }

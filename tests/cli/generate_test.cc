@@ -143,6 +143,47 @@ TEST_F(Generate, CtrlCWritesTheStateAndExitsWith130) {
   }
 }
 
+TEST_F(Generate, TheStateIsWrittenWhenNobodyReadsOn) {
+  const std::string lm = model("lm-gate");
+  const auto script =
+      directory_.write("script", "cd '" + directory_.path().string() + "'; set -o pipefail; '" RAFFIA_COMMAND "' generate " + lm +
+                                     " --prompt abc --greedy --tokens 100000000 --threads 1 --state-out s 2>err | head -c 10\n");
+  EXPECT_EQ(WEXITSTATUS(std::system(("bash '" + script.string() + "' >/dev/null").c_str())), 1);
+  EXPECT_NE(contents(directory_.path() / "err").find("stdout could not be written"), std::string::npos);
+  EXPECT_EQ(raffia("state restore " + lm + " " + file("s") + " --check").exit_code, 0);
+}
+
+TEST_F(Generate, StatesReplaceFilesAndNothingElse) {
+  namespace fs = std::filesystem;
+  const std::string arguments = "generate " + model("lm-gate") + " --prompt abc --tokens 3 --state-out ";
+  const fs::path kept = directory_.write("kept", "old");
+  fs::permissions(kept, fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_symlink("kept", directory_.path() / "link");
+  EXPECT_EQ(raffia(arguments + file("link")).exit_code, 0);
+  EXPECT_TRUE(fs::is_symlink(directory_.path() / "link"));
+  EXPECT_EQ(fs::status(kept).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(raffia("state info " + file("kept")).exit_code, 0);
+  ASSERT_EQ(std::system(("mkfifo " + file("pipe")).c_str()), 0);
+  expect_refused(1, arguments + file("pipe"), "pipe: cannot write: not a regular file");
+  EXPECT_TRUE(fs::is_fifo(directory_.path() / "pipe"));
+}
+
+TEST_F(Generate, WithoutStdinThePromptIsEmpty) {
+  const std::string arguments = "generate " + model("lm-gate") + " --greedy --tokens 9";
+  EXPECT_EQ(run_raffia(directory_.path(), arguments + " <&-", "").out, raffia(arguments).out);
+}
+
+TEST_F(Generate, TextsEndWhereTheModelHasNoMorePositions) {
+  const std::string lm = model("lm-softmax-learned");
+  const json config = json::parse(contents(directory_.path() / "lm-softmax-learned" / "config.json"));
+  const std::string prompt(config["max_length"].get<size_t>(), 'a');
+  const Result result = raffia("generate " + lm + " --prompt " + prompt + " --state-out " + file("full"));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("The text ends here"), std::string::npos) << result.err;
+  EXPECT_EQ(json_of("generate " + lm + " --state-in " + file("full"))["reason"], "room");
+  EXPECT_EQ(raffia("state restore " + lm + " " + file("full") + " --check").exit_code, 0);
+}
+
 TEST_F(Generate, WrongUseIsRefusedInOneLine) {
   const std::string lm = "generate " + model("lm-gate") + " ";
   expect_refused(2, "generate", "model is required");
@@ -160,6 +201,9 @@ TEST_F(Generate, WrongUseIsRefusedInOneLine) {
   expect_refused(2, lm + "--greedy --temperature 1", "--greedy");
   expect_refused(2, lm + "--prompt a --prompt-file b", "--prompt");
   expect_refused(2, lm + "--stop ''", "--stop");
+  for (const std::string flag : {"--state-in", "--state-out", "--prompt-file"}) {
+    expect_refused(2, lm + flag + " ''", flag + ": is empty, expected the name of a file");
+  }
   expect_refused(2, lm + "--threads 100000", "--threads: 100000 is too many");
   expect_refused(2, lm + "--json --echo", "--json");
   expect_refused(2, lm + "--snapshot-every 4", "--interactive");

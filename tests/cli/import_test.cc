@@ -84,6 +84,7 @@ TEST_F(Import, HuggingFaceIsStoredAsAsked) {
   ASSERT_EQ(widened.exit_code, 0) << widened.err;
   EXPECT_EQ(nlohmann::json::parse(widened.out)["type"], "f32");
   EXPECT_EQ(run(fmt::format("import hf {} {} --type f64", at(""), at("x"))).exit_code, 2);
+  EXPECT_EQ(run(fmt::format("import hf {} {} --force", at(""), at("."))).exit_code, 2);  // over itself
   EXPECT_EQ(run(fmt::format("import hf {} {}", at("nowhere"), at("x"))).exit_code, 1);
 }
 

@@ -169,6 +169,8 @@ TEST_F(ModelBench, BadFlagsAreRefused) {
   expect_refused("bench decode --estimators nope", "nope");
   expect_refused("bench decode --width 30 --heads 4", "heads");
   expect_refused("bench prefill --lengths 0", "--lengths: '0' is not a positive integer");
+  expect_refused("bench decode --model nowhere --layers 3", "--layers");
+  expect_refused("bench decode --depths 0 --plot p", "--plot: all depths are 0");
   EXPECT_EQ(raffia("bench decode --model nowhere").exit_code, 1);
 }
 

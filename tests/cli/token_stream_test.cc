@@ -34,7 +34,7 @@ TEST(TokenStream, PartsOfAnySizeGiveTheIdsOfTheWhole) {
     const std::vector<int32_t> whole = tokenizer->encode(text);
     for (const size_t part : {1, 2, 3, 17, 1000, 5000}) {
       for (const size_t limit : {size_t{100}, TokenStream::kLongestLine}) {  // lines longer than 100 bytes have spaces
-        TokenStream stream(*tokenizer, limit);
+        TokenStream stream(*tokenizer, true, limit);
         std::vector<int32_t> ids;
         for (size_t at = 0; at < text.size(); at += part) {
           const auto more = stream.push(std::string_view(text).substr(at, part));
@@ -53,7 +53,7 @@ TEST(TokenStream, WhatItHoldsIsBounded) {
   const std::string endless(kPart, 'a');  // one word without end
   for (const std::string spec : {"byte", "char", "word", "sp:300"}) {
     const auto tokenizer = learned(spec);
-    TokenStream stream(*tokenizer, kLimit);
+    TokenStream stream(*tokenizer, true, kLimit);
     for (int i = 0; i < 200; ++i) {
       stream.push(endless);
       EXPECT_LE(stream.held(), kLimit + kPart) << spec;
@@ -78,7 +78,7 @@ class SpanningTokenizer : public Tokenizer {
 
 TEST(TokenStream, TextOfOtherVocabulariesIsWholeUpToTheLimit) {
   const SpanningTokenizer tokenizer;
-  TokenStream stream(tokenizer, 10);
+  TokenStream stream(tokenizer, true, 10);
   EXPECT_TRUE(stream.push("a\n").empty());
   EXPECT_TRUE(stream.push("\nb").empty());
   EXPECT_EQ(stream.finish(), (std::vector<int32_t>{1, 1, 2, 1}));

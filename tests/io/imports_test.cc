@@ -280,8 +280,10 @@ TEST(WeightFile, WeightsThatAreNotFiniteAreRefusedByName) {
   const auto read = [](int64_t, std::span<float> rows) { std::ranges::fill(rows, INFINITY); };
   const std::vector<WeightSource> sources = {{"a.weight", {2, 2}, read}};
   const TemporaryDirectory directory("weight_file_test");
-  const std::string said = refusal<InvalidArgument>([&] { write_weights(directory.path() / "x", sources, WeightType::int8); });
-  EXPECT_NE(said.find("a.weight"), std::string::npos) << said;
+  for (const WeightType type : {WeightType::f32, WeightType::bf16, WeightType::int8}) {
+    const std::string said = refusal<InvalidArgument>([&] { write_weights(directory.path() / "x", sources, type); });
+    EXPECT_NE(said.find("a.weight"), std::string::npos) << said;
+  }
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
 

@@ -80,6 +80,9 @@ TEST(ScoredTokenizer, UnknownCharactersAreBytesAndTheLeadingSpaceIsNotTheTexts) 
   const auto tokenizer = scored(tok_bin(scored_pieces({" ", "a", " a"})));
   EXPECT_EQ(tokenizer->encode("\xC3\xA9"), (Ids{259, 3 + 0xC3, 3 + 0xA9}));
   EXPECT_TRUE(tokenizer->encode("").empty());
+  EXPECT_EQ(tokenizer->encode("a"), (Ids{261}));
+  EXPECT_EQ(tokenizer->encode_rest("a"), (Ids{260}));
+  EXPECT_EQ(tokenizer->encode_rest(" a"), (Ids{261}));
   EXPECT_EQ(tokenizer->decode(Ids{1, 261, 261}), "a a");
   EXPECT_EQ(tokenizer->decode(Ids{261}), " a");  // a continuation keeps its space
   EXPECT_EQ(tokenizer->decode(Ids{1, 259, 260, 2}), "a");
@@ -168,6 +171,7 @@ TEST(BpeTokenizer, MarksStandForSpacesAndBytesForTheRest) {
   EXPECT_EQ(tokenizer->encode("ac  x"), (Ids{265, 262, 267, 3 + 'x'}));
   EXPECT_EQ(tokenizer->encode("\xC3\xA9"), (Ids{259, 3 + 0xC3, 3 + 0xA9}));
   EXPECT_EQ(tokenizer->encode("a</s>b"), (Ids{265, 2, 259, 261}));
+  EXPECT_EQ(tokenizer->encode_rest("a</s>b"), (Ids{260, 2, 259, 261}));
   EXPECT_EQ(tokenizer->decode(Ids{1, 265, 262, 267}), "ac  ");
   EXPECT_EQ(tokenizer->decode(Ids{265}), " a");
   EXPECT_EQ(tokenizer->begin(), 1);

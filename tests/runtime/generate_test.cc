@@ -108,6 +108,18 @@ TEST_F(Generate, EndsWhenTheListenerHasEnough) {
   EXPECT_EQ(result.ids.size(), 4U);
 }
 
+TEST_F(Generate, AsksTheListenerAfterEveryTokenWhateverItSays) {
+  Session session = session_with({"x"}, 30);
+  int asked = 0;
+  // All of it could begin the stop, so there is no text until the end.
+  const Generated result =
+      generate(session, {.tokens = 30, .stop = {std::string(100, 'x')}, .ends = false}, [&](std::string_view text) {
+        EXPECT_EQ(text, "");
+        return ++asked < 7;
+      });
+  EXPECT_EQ(result.ids.size(), 7U);
+}
+
 TEST_F(Generate, BadOptionsAreRefused) {
   Session session = session_with({"x"}, 1);
   EXPECT_THROW(generate(session, {.tokens = -1}), InvalidArgument);

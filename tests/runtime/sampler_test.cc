@@ -74,6 +74,13 @@ TEST(Sampler, DrawsDependOnSeedAndNumberAlone) {
   EXPECT_NE(sequence(1, 0), sequence(1, 200));
 }
 
+TEST(Sampler, LogitsThatAreNoNumbersAreNoChoice) {
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    EXPECT_THROW((void)choose(std::vector<float>{1, bad, 2}, {}, {.temperature = 0}, 0), Error);
+    EXPECT_THROW((void)choose(std::vector<float>{1, bad, 2}, {}, {.top_k = 2}, 0), Error);
+  }
+}
+
 TEST(Sampler, OptionsOutOfRangeAreRefused) {
   EXPECT_NO_THROW(SamplingOptions().check("test"));
   for (const SamplingOptions& bad :

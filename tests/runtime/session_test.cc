@@ -171,6 +171,34 @@ TEST(Session, OneSnapshotIsEnough) {
   EXPECT_EQ(session.position(), 35);
 }
 
+TEST(Session, RollbackAfterAnotherSeedDrawsAsThatSeedDoes) {
+  const auto model = golden_model("lm-gate");
+  const std::vector<int32_t> prompt = random_ids(model->config().vocabulary, 20, 4);
+  Session session(model, {.sampling = {.seed = 1}, .snapshot_every = 8});
+  session.prefill(prompt);
+  const auto draw = [](Session& from) {
+    std::vector<int32_t> ids;
+    for (int i = 0; i < 12; ++i) {
+      ids.push_back(from.sample());
+      from.step(ids.back());
+    }
+    return ids;
+  };
+  (void)draw(session);
+  session.set_sampling({.seed = 2});
+  session.rollback(12);
+  Session expected(model, {.sampling = {.seed = 2}});
+  expected.prefill(prompt);
+  EXPECT_EQ(draw(session), draw(expected));
+}
+
+TEST(Session, FilesThatOnlyClaimToBeLongTakeNoMemory) {
+  const TemporaryDirectory directory("session_test");
+  const std::filesystem::path path = directory.write("empty.session", "");
+  std::filesystem::resize_file(path, uintmax_t{1} << 42);  // a hole
+  EXPECT_NE(refusal<FormatError>([&] { (void)read_session_info(path); }), "accepted");
+}
+
 TEST(Session, StateFileHasTheSameSizeAfterAnyNumberOfTokens) {
   const auto model = golden_model("lm-gate");
   Session session(model);
