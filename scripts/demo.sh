@@ -69,7 +69,7 @@ done
 
 step "decode speed and memory against length"
 "$raffia" bench decode --model "$out/rfa_gate" --model "$out/softmax" --depths 0,256,512,1024,2048,4096,8192,16384,32768 --tokens 32 --threads 1 \
-  --repeats 5 --json >"$out/decode.json"
+  --repeats 20 --json >"$out/decode.json"
 
 step "state files"
 for model in "${models[@]}"; do
