@@ -58,7 +58,7 @@ finetune() {
   if [[ ! -f $out/$name.summary.json ]]; then
     [[ -d $out/$name.tuned/trainer ]] && resume=(--resume)
     "$raffia" train lm --init "$out/$name" --data "$out/train.txt" --valid "$out/held.txt" --out "$out/$name.tuned" --segment 256 --batch 4 --no-stateful \
-      --lr 1e-3 --steps "$steps" --eval-every "$steps" --seed 1 --threads 1 --json "${resume[@]}" >"$out/$name.summary.json.part"
+      --lr 3e-4 --steps "$steps" --eval-every "$steps" --seed 1 --threads 1 --json "${resume[@]}" >"$out/$name.summary.json.part"
     mv "$out/$name.summary.json.part" "$out/$name.summary.json"
   fi
 }
