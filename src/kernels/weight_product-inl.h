@@ -313,7 +313,8 @@ HWY_NOINLINE void direct_groups(const WeightProduct& product, int64_t row) {
   for (size_t group = 0; group < groups; ++group) {
     const size_t left = groups - group, take = (product.tokens - token + left - 1) / left;
     // Each group asks for its share of the lines ahead.
-    const auto ask = [&, turn = group](const W* w, size_t k) mutable HWY_ATTR {
+    size_t turn = group;
+    const auto ask = [&](const W* w, size_t k) HWY_ATTR {
       if (turn-- > 0) return;
       ahead.ask(w, k);
       turn = groups - 1;
