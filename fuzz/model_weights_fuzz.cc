@@ -38,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     } else {
       raffia::Session session(model, {.run = {.threads = 1}});
       session.prefill(std::array<int32_t, 3>{1, 2, 3});
-      session.step(session.sample());
+      session.step(raffia::can_choose(session) ? session.sample() : 1);
     }
   } catch (const raffia::FormatError&) {
   }

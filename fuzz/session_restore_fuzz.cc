@@ -98,7 +98,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       raffia::Session session = raffia::Session::from_bytes(model, image, kOptions, "fuzz");
       const std::vector<std::byte> saved = session.to_bytes();
       if (raffia::Session::from_bytes(model, saved, kOptions, "fuzz").to_bytes() != saved) std::abort();
-      if (!session.logits().empty()) session.sample();
+      if (raffia::can_choose(session)) session.sample();
       session.step(1);
       session.prefill(std::array<int32_t, 5>{0, 1, 2, 3, 4});
     } catch (const raffia::FormatError&) {

@@ -2,9 +2,12 @@
 #ifndef RAFFIA_FUZZ_TINY_MODELS_H_
 #define RAFFIA_FUZZ_TINY_MODELS_H_
 
+#include <algorithm>
+#include <cmath>
 #include <initializer_list>
 
 #include "raffia/model_config.h"
+#include "raffia/session.h"
 
 namespace raffia {
 
@@ -31,6 +34,12 @@ inline ModelConfig tiny_keeping_config() {
   config.feed_forward = FeedForward::swiglu;
   config.tied = false;
   return config;
+}
+
+// Whether a session can choose what comes next: logits of damaged weights are no numbers, which sample() refuses.
+inline bool can_choose(const Session& session) {
+  const auto logits = session.logits();
+  return !logits.empty() && std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); });
 }
 
 }  // namespace raffia
