@@ -62,10 +62,7 @@ void import_llama2c(const ImportOptions& options) {
 }
 
 void import_hf(const ImportOptions& options) {
-  if (std::filesystem::exists(options.directory) && std::filesystem::exists(options.model) &&
-      std::filesystem::equivalent(options.model, options.directory)) {
-    throw UsageError("DIR is the directory that is read, expected another");
-  }
+  require_another_directory("DIR", options.model, options.directory);
   const HfModel loaded = load_hf(options.model);
   const WeightType type = !options.type.empty() ? parse_name("--type", options.type, kWeightTypes)
                           : loaded.all_bf16     ? WeightType::bf16
@@ -81,6 +78,12 @@ void add_common(CLI::App& app, ImportOptions& options) {
 }
 
 }  // namespace
+
+void require_another_directory(std::string_view name, const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (std::filesystem::exists(from) && std::filesystem::exists(to) && std::filesystem::equivalent(from, to)) {
+    throw UsageError(fmt::format("{} is the directory that is read, expected another", name));
+  }
+}
 
 StorageReport save_with_progress(const ImportedModel& model, const Tokenizer* tokenizer, const std::string& directory,
                                  WeightType type, bool replace) {

@@ -28,9 +28,7 @@ struct QuantizeOptions {
 
 void quantize(const QuantizeOptions& options) {
   const std::filesystem::path from = options.from, weights = from / kWeightsFile;
-  if (std::filesystem::exists(options.to) && std::filesystem::equivalent(from, options.to)) {
-    throw UsageError("OUT is the directory that is read, expected another");
-  }
+  require_another_directory("OUT", from, options.to);
   ImportedModel model{.config = load_model_config(from / kConfigFile), .weights = {}};
   const Safetensors file = Safetensors::open(weights);
   file.require_checksum();
