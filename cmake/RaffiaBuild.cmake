@@ -20,13 +20,12 @@ if(PROJECT_IS_TOP_LEVEL)
 
   find_program(CCACHE ccache)
   if(CCACHE)
-    set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+    # Paths below the source directory are made relative and the working directory is not hashed, so that another checkout of the same
+    # sources finds its objects in the cache. The sloppiness is what ccache needs to handle precompiled headers.
+    set(CMAKE_CXX_COMPILER_LAUNCHER
+        ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+        CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${CCACHE})
   endif()
-endif()
-
-# With -DCMAKE_UNITY_BUILD=ON sources are compiled in batches, which read headers and instantiate their templates once.
-if(NOT DEFINED CMAKE_UNITY_BUILD_BATCH_SIZE)
-  set(CMAKE_UNITY_BUILD_BATCH_SIZE 26)
 endif()
 
 add_library(raffia_build_flags INTERFACE)
