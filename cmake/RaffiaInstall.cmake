@@ -1,4 +1,4 @@
-# Headers, library, command, and the two ways to find them: find_package(raffia) and pkg-config raffia.
+# Headers, libraries, commands, licence, documents, and the two ways to find the libraries: find_package(raffia) and pkg-config.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS raffia_core raffia_runtime EXPORT raffiaTargets)
@@ -24,10 +24,19 @@ install(FILES ${PROJECT_BINARY_DIR}/raffiaConfig.cmake ${PROJECT_BINARY_DIR}/raf
 
 # The prefix is found from where raffia.pc lies, so that an installed tree may be moved.
 file(RELATIVE_PATH PKGCONFIG_TO_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
-# Who links the shared library needs none of what is inside it.
+# A program that links the shared libraries needs none of what they are made of.
 set(PKGCONFIG_REQUIRES_PRIVATE "")
+set(PKGCONFIG_RUNTIME_REQUIRES_PRIVATE "")
+set(PKGCONFIG_RUNTIME_LIBS_PRIVATE "")
 if(NOT BUILD_SHARED_LIBS)
   set(PKGCONFIG_REQUIRES_PRIVATE "Requires.private: libhwy fmt")
+  set(PKGCONFIG_RUNTIME_REQUIRES_PRIVATE "Requires.private: zlib liblzma")
+  set(PKGCONFIG_RUNTIME_LIBS_PRIVATE "Libs.private: -lsentencepiece_train -lsentencepiece")
 endif()
-configure_file(cmake/raffia.pc.in ${PROJECT_BINARY_DIR}/raffia.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/raffia.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(name IN ITEMS raffia raffia_runtime)
+  configure_file(cmake/${name}.pc.in ${PROJECT_BINARY_DIR}/${name}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()
+
+install(FILES LICENSE README.md CHANGELOG.md VERSIONING.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})

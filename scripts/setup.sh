@@ -1,28 +1,36 @@
 #!/usr/bin/env bash
-# Installs what Raffia needs, from the distribution's own packages (Debian 12, Ubuntu 24.04 or newer): scripts/setup.sh [--no-tests]
-# --no-tests: what it needs to be built and run, not what tests and checks need beside that.
-# Needs root or sudo, and only when something is missing.
+# Installs what Raffia needs, from the distribution's own packages (Debian 12, Ubuntu 24.04 or newer):
+#   scripts/setup.sh [--no-training] [--no-tests]
+# --no-training: leaves out LibTorch, which is most of the download. The library and the command `raffia` need no torch;
+#                configure them with -DRAFFIA_BUILD_TORCH=OFF.
+# --no-tests:    leaves out what only tests and checks need.
+# Says first what it installs and how much that is; what apt prints goes into a log. Needs root or sudo, and only if something is missing.
 set -euo pipefail
 
-case "${1-}" in
-  "") tests=true ;;
-  --no-tests) tests=false ;;
-  *)
-    echo "usage: scripts/setup.sh [--no-tests]" >&2
-    exit 2
-    ;;
-esac
+training=true
+tests=true
+for argument in "$@"; do
+  case "$argument" in
+    --no-training) training=false ;;
+    --no-tests) tests=false ;;
+    *)
+      echo "usage: scripts/setup.sh [--no-training] [--no-tests]" >&2
+      exit 2
+      ;;
+  esac
+done
 
 packages=(
   g++ cmake ninja-build ccache pkg-config git
   libhwy-dev libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev
   zlib1g-dev liblzma-dev libsentencepiece-dev libedit-dev
   gnuplot-nox python3
-  # Training: torch runs at a tenth of its speed on the reference BLAS, which Debian installs with it.
-  libtorch-dev libopenblas0-openmp libgloo-dev libtomlplusplus-dev
 )
+# Torch runs at a tenth of its speed on the reference BLAS, which Debian installs with it.
+if $training; then packages+=(libtorch-dev libopenblas0-openmp libgloo-dev libtomlplusplus-dev); fi
 # clang is pinned: each version of clang-format formats a little differently.
-if $tests; then packages+=(libgtest-dev clang-14 libclang-rt-14-dev clang-format-14 python3-torch python3-pytest); fi
+if $tests; then packages+=(libgtest-dev clang-14 libclang-rt-14-dev clang-format-14 clang-tidy-14); fi
+if $tests && $training; then packages+=(python3-torch python3-pytest); fi
 
 as_root() {
   if [[ $(id -u) -eq 0 ]]; then
@@ -47,16 +55,37 @@ require_version() {
   fi
 }
 
+log=$(mktemp -t raffia-setup-XXXXXX.log)
+# apt ARGUMENT...: quiet. If it fails, the end of what it printed is shown.
+apt() {
+  as_root env DEBIAN_FRONTEND=noninteractive LC_ALL=C apt-get "$@" >>"$log" 2>&1 && return
+  tail -n 20 "$log" >&2
+  echo "setup.sh: apt-get $1 failed; all of its output is in $log" >&2
+  exit 1
+}
+
+# install PACKAGE...: says in three lines what and how much, then installs it.
+install() {
+  apt update
+  local plan count amount what="build tools and libraries"
+  plan=$(LC_ALL=C apt-get install --no-install-recommends --assume-no "$@" 2>/dev/null || true)
+  count=$(sed -n 's/.* \([0-9]*\) newly installed.*/\1/p' <<<"$plan")
+  amount=$(sed -n -e 's/^Need to get \(.*\) of archives.*/\1 to download/p' \
+    -e 's/^After this operation, \(.*\) of additional.*/\1 on disk/p' <<<"$plan" | paste -sd, | sed 's/,/, /')
+  if $tests; then what+=", test tools (--no-tests leaves them out)"; fi
+  if $training; then what+=", LibTorch for training (most of it; --no-training leaves it out)"; fi
+  echo "setup.sh: installs ${count:-new} packages: ${amount:-size unknown}"
+  echo "setup.sh: $what"
+  echo "setup.sh: this takes a minute or two; what apt prints goes to $log"
+  apt install -y --no-install-recommends "$@"
+}
+
 missing=()
 for package in "${packages[@]}"; do
   is_installed "$package" || missing+=("$package")
 done
-
-if ((${#missing[@]} > 0)); then
-  echo "setup.sh: installing ${missing[*]}"
-  as_root apt-get update -q
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}"
-fi
+if ((${#missing[@]} > 0)); then install "${missing[@]}"; fi
+rm -f "$log"
 
 require_version cmake 3.25
 require_version libhwy-dev 1.0

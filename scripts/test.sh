@@ -1,68 +1,68 @@
 #!/usr/bin/env bash
-# Everything that has to hold before a change is merged: scripts/test.sh [--quick]
+# Builds Raffia and runs its tests: scripts/test.sh [--all]
 #   format    clang-format finds nothing to change
 #   release   builds without a warning; the whole suite passes
-#   asan      the whole suite under AddressSanitizer and UndefinedBehaviorSanitizer
-#   tsan      what starts threads under ThreadSanitizer: core, kernels, estimators
-#   fuzz      every fuzz target over its corpus and a bounded number of new inputs
-# --quick stops after release. Exit status 0 only if every stage passed.
+# --all adds what has to pass before a change is merged:
+#   asan      the suite without torch under AddressSanitizer and UndefinedBehaviorSanitizer (clang)
+#   fuzz      every fuzz target over its corpus and a bounded number of new inputs (same build as asan)
+#   tsan      what starts threads under ThreadSanitizer
+#   hostile   damaged files, kills, full disks and odd names against the built commands (a short round)
+#   names     clang-tidy's naming rules on the sources that the last commits touched
+# Exit status 0 only if every stage passed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-quick=false
+all=false
 case "${1-}" in
   "") ;;
-  --quick) quick=true ;;
+  --all) all=true ;;
   *)
-    echo "usage: scripts/test.sh [--quick]" >&2
+    echo "usage: scripts/test.sh [--all]" >&2
     exit 2
     ;;
 esac
 
 jobs=$(nproc)
-fuzz_runs=200000
+fuzz_seconds=8 # per target
 
 check_format() {
   git ls-files -z '*.h' '*.cc' | xargs -0 --no-run-if-empty clang-format-14 --dry-run -Werror
 }
 
-# configure PRESET: a build from nothing compiles libraries and commands in batches, which is quicker. One that exists stays as it is: with
-# single sources, a change costs less.
-configure() {
-  local directory=build
-  [[ $1 == release ]] || directory=build/$1
-  if [[ -e $directory/CMakeCache.txt ]]; then
-    cmake --preset "$1"
-  else
-    cmake --preset "$1" -DCMAKE_UNITY_BUILD=ON
-  fi
+# build PRESET
+build() {
+  # A line per compiled file is for a terminal; a log gets only what went wrong.
+  local quiet=()
+  [[ -t 1 ]] || quiet=(-- --quiet)
+  cmake --preset "$1" >/dev/null && cmake --build --preset "$1" -j "$jobs" "${quiet[@]}"
 }
 
-# test_preset PRESET: configure, build and run the suite. What failed is told again at the end, where people look.
-test_preset() {
+# suite PRESET: runs the tests. What failed is told again at the end, where people look.
+suite() {
   local log
   log=$(mktemp)
-  configure "$1" && cmake --build --preset "$1" -j "$jobs" && ctest --preset "$1" -j "$jobs" --output-log "$log"
+  ctest --preset "$1" -j "$jobs" --output-log "$log"
   local status=$?
   ((status == 0)) || failures+=("$1: $log")
   return $status
 }
 
 fuzz_targets() {
-  configure fuzz && cmake --build --preset fuzz -j "$jobs" || return 1
   local target name corpus found
   found=$(mktemp -d)
-  for target in build/fuzz/fuzz/*; do
+  for target in build/asan/fuzz/*; do
     [[ -f $target && -x $target ]] || continue
     name=$(basename "$target")
     corpus=()
     [[ -d fuzz/corpus/$name ]] && corpus=("fuzz/corpus/$name")
     mkdir -p "$found/$name"
-    "$target" -runs="$fuzz_runs" -max_total_time=10 -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$found/" \
-      "$found/$name" "${corpus[@]}" || {
+    "$target" -max_total_time="$fuzz_seconds" -rss_limit_mb=2048 -print_final_stats=1 -artifact_prefix="$found/" \
+      "$found/$name" "${corpus[@]}" >"$found/log" 2>&1 || {
+      tail -n 60 "$found/log"
       echo "fuzz: $name failed; the input is in $found" >&2
       return 1
     }
+    echo "fuzz: $name: $(sed -n 's/^stat::number_of_executed_units: *//p' "$found/log") inputs"
   done
   rm -rf "$found"
 }
@@ -76,16 +76,32 @@ stage() {
   shift
   echo "==== $name"
   "$@" || { verdict=FAILED && failed=1; }
-  summary+=("$(printf '%-10s %-8s %5d s' "$name" "$verdict" $((SECONDS - start)))")
+  summary+=("$(printf '%-14s %-8s %5d s' "$name" "$verdict" $((SECONDS - start)))")
+  echo "==== ${summary[-1]}"
 }
 
-scripts/setup.sh || exit 1
+# tested PRESET: builds it and runs its tests, as two stages.
+tested() {
+  local before=$failed
+  stage "$1 build" build "$1"
+  if ((failed == before)); then stage "$1 tests" suite "$1"; fi
+}
+
+if $all; then
+  echo "test.sh: everything; about 50 minutes on two cores if nothing was built before, 25 if ccache has the objects"
+else
+  echo "test.sh: release build and all tests; about 15 minutes on two cores if nothing was built before, 5 if ccache has the objects"
+fi
+stage setup scripts/setup.sh
+((failed == 0)) || exit 1
 stage format check_format
-stage release test_preset release
-if ! $quick; then
-  stage asan test_preset asan
-  stage tsan test_preset tsan
+tested release
+if $all; then
+  tested asan
   stage fuzz fuzz_targets
+  tested tsan
+  stage hostile tests/hostile/run.sh --short
+  stage names scripts/names.py
 fi
 
 for failure in "${failures[@]}"; do
@@ -94,6 +110,6 @@ for failure in "${failures[@]}"; do
   # What each of them said.
   grep -A 30 -E '(\*\*\*Failed|\*\*\*Timeout|\*\*\*Exception)' "${failure#*: }" | head -n 120
 done
-echo "==== summary"
+echo "==== summary ($((SECONDS / 60)) min $((SECONDS % 60)) s in all)"
 printf '%s\n' "${summary[@]}"
 exit $failed

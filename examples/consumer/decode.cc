@@ -1,4 +1,4 @@
-// Reads a prompt in one call, then decodes token by token. The memory per token is none: the state is overwritten in place.
+// Reads a prompt in one call, then decodes token by token. The state is overwritten in place: no memory is added per token.
 //
 // Without CMake:  c++ -std=c++20 decode.cc $(pkg-config --cflags --libs raffia) -o decode
 #include <raffia/attention.h>

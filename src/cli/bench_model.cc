@@ -1,6 +1,6 @@
 // Whole language models for `raffia bench train --what model`.
 #include <torch/library.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
 
 #include <map>
 #include <memory>
@@ -10,6 +10,7 @@
 
 #include "cli/plain_torch.h"
 #include "cli/train_ops.h"
+#include "torch/libtorch.h"
 #include "torch/nn/models.h"
 
 namespace raffia::cli {

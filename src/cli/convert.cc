@@ -2,7 +2,6 @@
 #include "torch/train/convert.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <filesystem>
 #include <iostream>
@@ -20,6 +19,7 @@
 #include "io/model_directory.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
+#include "torch/libtorch.h"
 #include "torch/train/texts.h"
 
 namespace raffia::cli {

@@ -1,8 +1,6 @@
 // raffia eval: how good a trained model is on data that it was not trained on.
 #include "cli/eval.h"
 
-#include <torch/torch.h>
-
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +8,7 @@
 #include "io/model_directory.h"
 #include "io/text.h"
 #include "raffia/error.h"
+#include "torch/libtorch.h"
 
 namespace raffia::cli {
 

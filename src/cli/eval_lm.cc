@@ -1,6 +1,5 @@
 // raffia eval of language models: likelihoods of a text, and queries, keys and values for raffia approx.
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <array>
@@ -16,6 +15,7 @@
 #include "io/model_directory.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
+#include "torch/libtorch.h"
 #include "torch/nn/models.h"
 #include "torch/tensor_file.h"
 #include "torch/train/evaluate.h"

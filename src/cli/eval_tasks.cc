@@ -1,6 +1,5 @@
 // raffia eval of translators and classifiers.
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <chrono>
@@ -19,6 +18,7 @@
 #include "io/model_directory.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
+#include "torch/libtorch.h"
 #include "torch/nn/models.h"
 #include "torch/train/data.h"
 #include "torch/train/evaluate.h"

@@ -1,6 +1,5 @@
 // raffia train lm|translate|classify|image|recall: flags from the table of options, progress on stderr, figures on stdout.
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <atomic>
@@ -23,6 +22,7 @@
 #include "cli/train_plot.h"
 #include "cli/train_ranks.h"
 #include "raffia/error.h"
+#include "torch/libtorch.h"
 #include "torch/train/distributed.h"
 #include "torch/train/trainer.h"
 

@@ -1,6 +1,6 @@
 #include "cli/train_ops.h"
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
 
 #include <utility>
 #include <vector>
@@ -9,6 +9,7 @@
 #include "cli/op_options.h"
 #include "cli/plain_torch.h"
 #include "raffia/torch/ops.h"
+#include "torch/libtorch.h"
 
 namespace raffia::cli {
 

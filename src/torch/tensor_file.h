@@ -2,13 +2,13 @@
 #ifndef RAFFIA_TORCH_TENSOR_FILE_H_
 #define RAFFIA_TORCH_TENSOR_FILE_H_
 
-#include <torch/torch.h>
-
 #include <filesystem>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "torch/libtorch.h"
 
 namespace raffia {
 

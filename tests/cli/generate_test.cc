@@ -131,7 +131,7 @@ TEST_F(Generate, CtrlCWritesTheStateAndExitsWith130) {
   for (const std::string signal : {"INT", "TERM"}) {
     // A generation without end: the likeliest token is never the one that ends a text. The signal comes once there is text.
     const auto script = directory_.write(
-        "script", "cd '" + directory_.path().string() + "'; rm -f text s\n'" RAFFIA_COMMAND "' generate " + model("lm-gate") +
+        "script", "cd '" + directory_.path().string() + "'; rm -f text s\n'" + raffia::raffia_command() + "' generate " + model("lm-gate") +
                       " --prompt abc --greedy --tokens 100000000 --threads 1 --state-out s >text 2>err & p=$!\n" +
                       "i=0; while [ ! -s text ] && [ $i -lt 600 ]; do sleep 0.05; i=$((i + 1)); done\nkill -" + signal +
                       " $p; wait $p\n");
@@ -146,7 +146,7 @@ TEST_F(Generate, CtrlCWritesTheStateAndExitsWith130) {
 TEST_F(Generate, TheStateIsWrittenWhenNobodyReadsOn) {
   const std::string lm = model("lm-gate");
   const auto script =
-      directory_.write("script", "cd '" + directory_.path().string() + "'; set -o pipefail; '" RAFFIA_COMMAND "' generate " + lm +
+      directory_.write("script", "cd '" + directory_.path().string() + "'; set -o pipefail; '" + raffia::raffia_command() + "' generate " + lm +
                                      " --prompt abc --greedy --tokens 100000000 --threads 1 --state-out s 2>err | head -c 10\n");
   EXPECT_EQ(WEXITSTATUS(std::system(("bash '" + script.string() + "' >/dev/null").c_str())), 1);
   EXPECT_NE(contents(directory_.path() / "err").find("stdout could not be written"), std::string::npos);

@@ -22,7 +22,7 @@ class ModelCommand : public testing::Test {
     if (!std::filesystem::exists(copy)) {
       std::filesystem::create_directory(copy);
       for (const char* file : {"config.json", "model.safetensors"})
-        std::filesystem::copy_file(std::filesystem::path(RAFFIA_GOLDEN) / golden / file, copy / file);
+        std::filesystem::copy_file(raffia::golden_directory() / golden / file, copy / file);
       directory_.write(golden + "/tokenizer.json", R"({"kind": "char", "version": 1, "characters": "\n abcdefghi\u00e9"})");
     }
     return "'" + copy.string() + "'";

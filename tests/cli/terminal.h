@@ -14,11 +14,14 @@
 #include <string>
 #include <vector>
 
+#include "support/paths.h"
+
 // No wait outlasts kPatience in all, and whatever still runs then is killed: a test fails, it does not hang.
 class Terminal {
  public:
   explicit Terminal(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), RAFFIA_COMMAND);
+    const std::string command = raffia::raffia_command();
+    arguments.insert(arguments.begin(), command);
     std::vector<char*> words;
     for (std::string& word : arguments) words.push_back(word.data());
     words.push_back(nullptr);
@@ -26,7 +29,7 @@ class Terminal {
     if (child_ == 0) {
       setenv("TERM", "dumb", 1);
       setenv("HOME", "/nonexistent", 1);  // no ~/.editrc
-      execv(RAFFIA_COMMAND, words.data());
+      execv(command.c_str(), words.data());
       _exit(127);
     }
   }

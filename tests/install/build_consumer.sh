@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# build_consumer.sh SOURCE_DIR WORK_DIR: builds the consumer through find_package and through pkg-config, and runs both.
+# build_consumer.sh SOURCE_DIR WORK_DIR MODEL: builds the consumers through find_package and through pkg-config, and runs them.
 set -euo pipefail
 source_dir=$1
 work_dir=$2
+model=$3
 
 rm -rf "$work_dir"
 mkdir -p "$work_dir"
@@ -10,9 +11,15 @@ mkdir -p "$work_dir"
 "$CMAKE" -G Ninja -S "$source_dir" -B "$work_dir/find_package" -DCMAKE_PREFIX_PATH="$PREFIX" -DCMAKE_BUILD_TYPE=Release
 "$CMAKE" --build "$work_dir/find_package"
 "$work_dir/find_package/decode"
+"$work_dir/find_package/sizes" "$model"
 
+# compile NAME PACKAGE
+compile() {
+  # shellcheck disable=SC2046,SC2086  # flags are words
+  "$CXX" -std=c++20 -O2 $CXXFLAGS "$source_dir/$1.cc" $($PKG_CONFIG --cflags --libs "$2") -Wl,-rpath,"$LIBRARY_DIR" -o "$work_dir/$1"
+}
 export PKG_CONFIG_PATH=$LIBRARY_DIR/pkgconfig
-# shellcheck disable=SC2046,SC2086  # flags are words
-"$CXX" -std=c++20 -O2 $CXXFLAGS "$source_dir/decode.cc" $($PKG_CONFIG --cflags --libs raffia) -Wl,-rpath,"$LIBRARY_DIR" \
-  -o "$work_dir/decode"
+compile decode raffia
 "$work_dir/decode"
+compile sizes raffia_runtime
+"$work_dir/sizes" "$model"

@@ -6,6 +6,10 @@ build_dir=$1
 rm -rf "$PREFIX"
 "$CMAKE" --install "$build_dir" --prefix "$PREFIX"
 for file in "$PREFIX"/include/raffia/{attention,features,state,version}.h "$LIBRARY_DIR"/cmake/raffia/raffiaConfig.cmake \
-  "$LIBRARY_DIR"/pkgconfig/raffia.pc; do
+  "$LIBRARY_DIR"/pkgconfig/{raffia,raffia_runtime}.pc "$DOC_DIR"/{LICENSE,README.md,docs/cli.md}; do
   [[ -f $file ]] || { echo "not installed: $file" >&2; exit 1; }
 done
+# Where commands are built, the installed one runs from PATH and finds its libraries.
+if [[ -x $build_dir/bin/raffia ]]; then
+  (cd / && PATH=$PREFIX/bin:$PATH raffia --version)
+fi

@@ -12,10 +12,9 @@
 #include "io/safetensors.h"
 #include "io/text.h"
 #include "raffia/model.h"
+#include "support/paths.h"
 
 namespace raffia {
-
-inline std::filesystem::path golden_directory() { return std::filesystem::path(RAFFIA_TEST_SOURCE_DIR) / "golden"; }
 
 // Names that begin with one of the prefixes ("lm-", "llama-"), sorted.
 inline std::vector<std::string> golden_names(const std::vector<std::string>& prefixes) {

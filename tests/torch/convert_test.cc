@@ -2,12 +2,12 @@
 #include "torch/train/convert.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <string>
 #include <vector>
 
 #include "raffia/error.h"
+#include "torch/libtorch.h"
 #include "torch/nn_case.h"
 
 namespace raffia::train {

@@ -1,7 +1,6 @@
 #include "torch/train/data.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <map>
@@ -13,6 +12,7 @@
 #include "raffia/error.h"
 #include "raffia/random.h"
 #include "support/refusal.h"
+#include "torch/libtorch.h"
 
 namespace raffia::train {
 namespace {

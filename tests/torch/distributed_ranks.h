@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <array>
@@ -15,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "torch/libtorch.h"
 #include "torch/train/distributed.h"
 #include "torch/train/distributed_launch.h"
 

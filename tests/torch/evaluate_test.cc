@@ -1,7 +1,7 @@
 #include "torch/train/evaluate.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
 
 #include <cmath>
 #include <numbers>
@@ -11,6 +11,7 @@
 
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
+#include "torch/libtorch.h"
 
 namespace raffia::train {
 namespace {

@@ -2,11 +2,10 @@
 #ifndef RAFFIA_TESTS_TORCH_GOLDEN_H_
 #define RAFFIA_TESTS_TORCH_GOLDEN_H_
 
-#include <torch/torch.h>
-
 #include <string>
 #include <vector>
 
+#include "torch/libtorch.h"
 #include "torch/nn/models.h"
 #include "torch/tensor_file.h"
 

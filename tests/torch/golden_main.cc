@@ -1,6 +1,5 @@
 // raffia_golden DIRECTORY: writes the golden models and what the trainer answers to their inputs. scripts/golden.sh runs it.
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <cstdio>
 #include <exception>
@@ -9,6 +8,7 @@
 #include "core/check.h"
 #include "raffia/model_config.h"
 #include "torch/golden.h"
+#include "torch/libtorch.h"
 #include "torch/nn_case.h"
 
 namespace raffia::nn {

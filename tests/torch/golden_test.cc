@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "raffia/model_config.h"
+#include "support/paths.h"
 
 namespace raffia::nn {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 TEST(GoldenModels, HaveTheLogitsThatAreStored) {
   for (const GoldenCase& golden : golden_cases()) {
     SCOPED_TRACE(golden.name);
-    const std::filesystem::path directory = std::filesystem::path(RAFFIA_GOLDEN_MODELS) / golden.name;
+    const std::filesystem::path directory = golden_directory() / golden.name;
     const ModelConfig config = load_model_config(directory / "config.json");
     EXPECT_EQ(config, golden.config);
     const auto model = make_model(config);
@@ -30,7 +31,7 @@ TEST(GoldenModels, HaveTheLogitsThatAreStored) {
 TEST(GoldenModels, DoNotDependOnPaddingNorOnTheBatch) {
   for (const GoldenCase& golden : golden_cases()) {
     SCOPED_TRACE(golden.name);
-    const std::filesystem::path directory = std::filesystem::path(RAFFIA_GOLDEN_MODELS) / golden.name;
+    const std::filesystem::path directory = golden_directory() / golden.name;
     const auto model = make_model(golden.config);
     load_weights(*model, directory / "model.safetensors");
     model->eval();

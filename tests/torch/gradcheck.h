@@ -3,7 +3,7 @@
 #define RAFFIA_TESTS_TORCH_GRADCHECK_H_
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +12,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "torch/libtorch.h"
 
 namespace raffia::ops {
 

@@ -1,10 +1,13 @@
 // Every model with every estimator learns a handful of examples by heart: gradients reach all that has to learn.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adam.h>
 
 #include <functional>
 #include <string>
 
+#include "torch/libtorch.h"
 #include "torch/nn/models.h"
 #include "torch/nn_case.h"
 

@@ -1,6 +1,7 @@
 // Models in the shape of imported ones: RMS norms, SwiGLU, fewer key heads, no biases, an output of its own.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/optim/adam.h>
 
 #include <map>
 #include <string>
@@ -9,6 +10,7 @@
 #include "io/safetensors.h"
 #include "support/temporary_directory.h"
 #include "torch/gradcheck.h"
+#include "torch/libtorch.h"
 #include "torch/nn/models.h"
 #include "torch/nn_case.h"
 #include "torch/weights_case.h"

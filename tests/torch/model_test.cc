@@ -1,6 +1,6 @@
 // Models: states, causality, padding, positions, weights in files.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -12,6 +12,7 @@
 #include "io/safetensors.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
+#include "torch/libtorch.h"
 #include "torch/nn/models.h"
 #include "torch/nn_case.h"
 #include "torch/weights_case.h"

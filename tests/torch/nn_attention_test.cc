@@ -1,7 +1,6 @@
 // Attention modules: states, masks, draws, monitors, refusals.
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <cmath>
 #include <functional>
@@ -10,6 +9,7 @@
 
 #include "raffia/error.h"
 #include "raffia/torch/nn.h"
+#include "torch/libtorch.h"
 #include "torch/nn_case.h"
 
 namespace raffia::nn {

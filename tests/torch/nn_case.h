@@ -3,13 +3,13 @@
 #define RAFFIA_TESTS_TORCH_NN_CASE_H_
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "raffia/torch/nn.h"
+#include "torch/libtorch.h"
 #include "torch/nn/models.h"
 
 namespace raffia::nn {

@@ -1,12 +1,13 @@
 // Gradients of whole modules in double: every entry of every parameter, and of the input.
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/functional/loss.h>
 
 #include <string>
 #include <vector>
 
 #include "raffia/torch/nn.h"
 #include "torch/gradcheck.h"
+#include "torch/libtorch.h"
 #include "torch/nn/models.h"
 #include "torch/nn_case.h"
 

@@ -2,9 +2,8 @@
 #ifndef RAFFIA_TESTS_TORCH_OPS_CASE_H_
 #define RAFFIA_TESTS_TORCH_OPS_CASE_H_
 
-#include <torch/torch.h>
-
 #include "raffia/torch/ops.h"
+#include "torch/libtorch.h"
 
 namespace raffia::ops {
 

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "raffia/error.h"
 #include "torch/gradcheck.h"
+#include "torch/libtorch.h"
 #include "torch/ops_case.h"
 
 namespace raffia::ops {

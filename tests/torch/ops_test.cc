@@ -1,6 +1,6 @@
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
 
 #include <functional>
 #include <string>
@@ -8,6 +8,7 @@
 
 #include "raffia/error.h"
 #include "torch/gradcheck.h"
+#include "torch/libtorch.h"
 #include "torch/ops_case.h"
 
 namespace raffia::ops {

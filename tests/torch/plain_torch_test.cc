@@ -2,12 +2,13 @@
 #include "cli/plain_torch.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
 
 #include <cmath>
 #include <vector>
 
 #include "raffia/torch/ops.h"
+#include "torch/libtorch.h"
 
 namespace raffia::cli {
 namespace {

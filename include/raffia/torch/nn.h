@@ -11,7 +11,8 @@
 #ifndef RAFFIA_TORCH_NN_H_
 #define RAFFIA_TORCH_NN_H_
 
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
 
 #include <cstdint>
 #include <map>

@@ -1,4 +1,6 @@
 // Attention in linear time by random features: plain, gated, and the hybrid of a gated one with an exact window.
+#include <torch/nn/init.h>
+
 #include <cmath>
 
 #include "core/check.h"

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/nn/init.h>
 
 #include "core/check.h"
 #include "raffia/tokenizer.h"

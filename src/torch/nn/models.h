@@ -3,14 +3,13 @@
 #ifndef RAFFIA_TORCH_NN_MODELS_H_
 #define RAFFIA_TORCH_NN_MODELS_H_
 
-#include <torch/torch.h>
-
 #include <filesystem>
 #include <memory>
 #include <vector>
 
 #include "raffia/model_config.h"
 #include "raffia/torch/nn.h"
+#include "torch/libtorch.h"
 #include "torch/nn/stack.h"
 
 namespace raffia::nn {

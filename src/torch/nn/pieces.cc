@@ -1,5 +1,7 @@
 #include "torch/nn/pieces.h"
 
+#include <torch/nn/init.h>
+
 #include <cmath>
 
 namespace raffia::nn {

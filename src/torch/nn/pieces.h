@@ -2,12 +2,11 @@
 #ifndef RAFFIA_TORCH_NN_PIECES_H_
 #define RAFFIA_TORCH_NN_PIECES_H_
 
-#include <torch/torch.h>
-
 #include <cstdint>
 
 #include "raffia/model_config.h"
 #include "raffia/torch/nn.h"
+#include "torch/libtorch.h"
 
 namespace raffia::nn {
 

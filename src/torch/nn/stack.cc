@@ -1,5 +1,8 @@
 #include "torch/nn/stack.h"
 
+#include <torch/nn/init.h>
+#include <torch/nn/modules/container/modulelist.h>
+
 #include <cmath>
 #include <string>
 

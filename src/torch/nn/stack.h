@@ -2,14 +2,13 @@
 #ifndef RAFFIA_TORCH_NN_STACK_H_
 #define RAFFIA_TORCH_NN_STACK_H_
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "raffia/model_config.h"
 #include "raffia/torch/nn.h"
+#include "torch/libtorch.h"
 #include "torch/nn/pieces.h"
 
 namespace raffia::nn {

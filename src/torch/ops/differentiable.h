@@ -19,13 +19,13 @@
 #include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <torch/library.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <string>
 #include <tuple>
 #include <utility>
 
+#include "torch/libtorch.h"
 #include "torch/ops/tensors.h"
 
 namespace raffia::ops {

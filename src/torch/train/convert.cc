@@ -1,5 +1,8 @@
 #include "torch/train/convert.h"
 
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adam.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>

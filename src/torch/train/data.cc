@@ -1,7 +1,6 @@
 #include "torch/train/data.h"
 
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <bit>
@@ -11,6 +10,7 @@
 
 #include "core/check.h"
 #include "raffia/random.h"
+#include "torch/libtorch.h"
 
 namespace raffia::train {
 namespace {

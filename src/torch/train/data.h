@@ -6,14 +6,13 @@
 #ifndef RAFFIA_TORCH_TRAIN_DATA_H_
 #define RAFFIA_TORCH_TRAIN_DATA_H_
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "io/datasets.h"
 #include "raffia/tokenizer.h"
+#include "torch/libtorch.h"
 
 namespace raffia::train {
 

@@ -1,6 +1,5 @@
 // Sequences of multi-query associative recall.
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <numeric>
@@ -8,6 +7,7 @@
 
 #include "core/check.h"
 #include "raffia/random.h"
+#include "torch/libtorch.h"
 #include "torch/train/data.h"
 
 namespace raffia::train {

@@ -6,12 +6,11 @@
 #ifndef RAFFIA_TORCH_TRAIN_DISTRIBUTED_REDUCER_H_
 #define RAFFIA_TORCH_TRAIN_DISTRIBUTED_REDUCER_H_
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "torch/libtorch.h"
 #include "torch/train/distributed.h"
 
 namespace raffia::train {

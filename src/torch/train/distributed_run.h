@@ -2,11 +2,10 @@
 #ifndef RAFFIA_TORCH_TRAIN_DISTRIBUTED_RUN_H_
 #define RAFFIA_TORCH_TRAIN_DISTRIBUTED_RUN_H_
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <string_view>
 
+#include "torch/libtorch.h"
 #include "torch/tensor_file.h"
 #include "torch/train/distributed.h"
 

@@ -5,8 +5,6 @@
 #ifndef RAFFIA_TORCH_TRAIN_EVALUATE_H_
 #define RAFFIA_TORCH_TRAIN_EVALUATE_H_
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -15,6 +13,7 @@
 #include <vector>
 
 #include "raffia/model_config.h"
+#include "torch/libtorch.h"
 #include "torch/nn/models.h"
 
 namespace raffia::train {

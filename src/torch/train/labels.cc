@@ -1,5 +1,7 @@
 #include "torch/train/labels.h"
 
+#include <torch/nn/functional/loss.h>
+
 #include <algorithm>
 #include <cmath>
 

@@ -1,5 +1,6 @@
 // Language models: the next token of a text.
 #include <fmt/format.h>
+#include <torch/nn/functional/loss.h>
 
 #include <algorithm>
 #include <array>

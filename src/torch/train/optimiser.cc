@@ -1,6 +1,7 @@
 #include "torch/train/optimiser.h"
 
 #include <fmt/format.h>
+#include <torch/optim/adamw.h>
 
 #include <algorithm>
 #include <array>

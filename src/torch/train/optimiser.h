@@ -2,10 +2,11 @@
 #ifndef RAFFIA_TORCH_TRAIN_OPTIMISER_H_
 #define RAFFIA_TORCH_TRAIN_OPTIMISER_H_
 
-#include <torch/torch.h>
+#include <torch/optim/adamw.h>
 
 #include <cstdint>
 
+#include "torch/libtorch.h"
 #include "torch/nn/models.h"
 #include "torch/tensor_file.h"
 #include "torch/train/options.h"

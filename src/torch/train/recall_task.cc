@@ -1,5 +1,6 @@
 // Multi-query associative recall: how much an attention remembers, and over which distance. Data are made, not read.
 #include <fmt/format.h>
+#include <torch/nn/functional/loss.h>
 
 #include <algorithm>
 #include <map>

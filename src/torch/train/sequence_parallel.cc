@@ -1,6 +1,6 @@
 #include "torch/train/sequence_parallel.h"
 
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/autograd.h>
 
 #include "core/check.h"
 #include "torch/ops/executor.h"

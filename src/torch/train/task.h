@@ -2,8 +2,6 @@
 #ifndef RAFFIA_TORCH_TRAIN_TASK_H_
 #define RAFFIA_TORCH_TRAIN_TASK_H_
 
-#include <torch/torch.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -12,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch/libtorch.h"
 #include "torch/nn/models.h"
 #include "torch/tensor_file.h"
 #include "torch/train/data.h"

@@ -1,5 +1,6 @@
 // Translators: sentences that are aligned by line.
 #include <fmt/format.h>
+#include <torch/nn/functional/loss.h>
 
 #include <algorithm>
 #include <memory>
