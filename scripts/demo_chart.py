@@ -86,16 +86,17 @@ def _grid(x, y):
     return f'<path class="grid" d="{"".join(across + down)}"/>'
 
 
-def _labels(side, edge, axis):
+def _labels(side, edge, axis, width=""):
     spans = "".join(f'<span style="{edge}:{100 * axis.share(value):.2f}%">{html.escape(label)}</span>' for value, label in axis.ticks)
-    return f'<div class="{side}" aria-hidden="true">{spans}</div>'
+    return f'<div class="{side}"{width} aria-hidden="true">{spans}</div>'
 
 
 def chart(title, series, x, y, x_label):
     """title says what the vertical axis shows, and in what unit."""
     legend = "".join(f'<li><i class="key{" dashed" if s.dashed else ""} {s.kind}"></i>{html.escape(s.name)}</li>' for s in series)
+    room = f' style="width:{max(len(label) for _, label in y.ticks)}ch"'  # labels lie outside the flow of the page
     drawn = _grid(x, y) + "".join(part(s, x, y) for part in (_band, _line, _dots) for s in series)
     return (f'<figure class="chart"><figcaption>{html.escape(title)}</figcaption><ul class="legend">{legend}</ul>'
-            f'<div class="plot">{_labels("ylabels", "bottom", y)}'
+            f'<div class="plot">{_labels("ylabels", "bottom", y, room)}'
             f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{html.escape(title)}">{drawn}</svg>'
             f'{_labels("xlabels", "left", x)}</div><p class="xname">{html.escape(x_label)}</p></figure>')

@@ -100,7 +100,7 @@ def table(heads, rows):
     """The first cell of a row is its name. Cells know the head of their column: narrow screens show it beside them."""
     head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     body = "".join(f'<tr><th scope="row">{row[0]}</th>' + "".join(
-        f'<td data-label="{html.escape(name)}">{cell}</td>' for name, cell in zip(heads[1:], row[1:])) + "</tr>" for row in rows)
+        f'<td data-label="{html.escape(name)}"><span>{cell}</span></td>' for name, cell in zip(heads[1:], row[1:])) + "</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -151,8 +151,8 @@ def samples(place, prompt):
 
 def memory_in_training(options):
     if str(options["stateful"]).lower() == "true":
-        return "carried from segment to segment"
-    return f'empty at every segment of {number(options["segment"])}'
+        return "carried over"
+    return f'reset every {number(options["segment"])} tokens'
 
 
 def training(place):
@@ -163,7 +163,7 @@ def training(place):
         memory = memory_in_training(options)
         curves.append(Series(model, f"{name}, training", [(line["step"], line["loss"]) for line in log if "loss" in line]))
         held_out = [(line["step"], line["valid_nll"]) for line in log if "valid_nll" in line]
-        curves.append(Series(model, f"{name}, held-out text, memory {memory}", held_out, dashed=True, dots=True))
+        curves.append(Series(model, f"{name}, held-out text (memory {memory})", held_out, dashed=True, dots=True))
         rows.append([coloured(model), number(summary["parameters"]), number(summary["step"]), number(summary["tokens"]), memory,
                      f'{summary["seconds"]:.0f} s'])
     points = [point for series in curves for point in series.points]
