@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Measures every table and plot of docs/performance.md and puts them there: scripts/bench.sh [TABLE...], all of them by default, about
-# three quarters of an hour on two cores. Wants a quiet machine and a release build.
+# Measures every table of docs/performance-tables.md, and its plots, and writes them there: scripts/bench.sh [TABLE...], all of them by
+# default, about three quarters of an hour on two cores. Needs a quiet machine and a release build. The summary of docs/performance.md
+# quotes the tables: check it afterwards.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 wanted=" $* "
 source scripts/tables.sh
 
-document=docs/performance.md
+document=docs/performance-tables.md
 mkdir -p docs/img
 table $document machine info
 table $document model_decode bench decode --depths 0,512,2048,4096,8192,32768,131072 --tokens 4 --threads 1,2 --repeats 15 \

@@ -1,54 +1,27 @@
 #!/usr/bin/env python3
 """The page of scripts/demo.sh: demo_page.py DIR [--title NAME] [--prompt TEXT] [--seconds N] writes DIR/index.html.
 
-Reads what the commands printed: MODEL/log.jsonl, MODEL.sample.json, MODEL-N.state.json, decode.json, session.json, machine.json and the
-texts of the session. Plots are drawn by gnuplot and stand in the page, which needs nothing else.
+Reads what the commands printed into DIR: MODEL/log.jsonl, MODEL/config.json, MODEL/trainer/options.json, MODEL.train.json,
+MODEL.eval.json, MODEL.sample.json, MODEL-N.state.json, decode-N.json (one per round), load.json, session.json, machine.json and the
+texts of the session. The page is one file that needs no other, and no network.
 """
 import argparse
 import html
 import json
-import re
-import subprocess
+import statistics
 import sys
 from pathlib import Path
 
+sys.dont_write_bytecode = True  # leaves nothing beside the scripts
+from demo_chart import Series, chart, linear_axis, log_axis
+
 MODELS = {"rfa_gate": "RFA-Gate", "softmax": "softmax"}
-# Of lines in gnuplot, and what stands in their place on the page, so that they suit a light and a dark one.
-COLOURS = {"rfa_gate": ("#0000fe", "var(--rfa)"), "softmax": ("#fe0000", "var(--softmax)")}
+DOCS = "../../docs"  # from out/demo
+# Rounds that differ by more were disturbed: on a quiet machine they agree within a few percent.
+QUIET_SPREAD = 0.15
 
-STYLE = """
-:root { --page: #fbfaf7; --card: #ffffff; --text: #22262b; --quiet: #68707a; --line: #e2e0da; --rfa: #0f766e; --softmax: #c2570c; --mark: #d9efe9; }
-@media (prefers-color-scheme: dark) {
-  :root { --page: #14171a; --card: #1c2024; --text: #e4e6e8; --quiet: #98a1ab; --line: #30363c; --rfa: #4fd1bd; --softmax: #f59e5b; --mark: #14403a; }
-}
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--text); font: 16px/1.55 system-ui, sans-serif; }
-main { max-width: 1060px; margin: 0 auto; padding: 40px 20px 64px; }
-h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 8px; letter-spacing: -0.02em; }
-h2 { font-size: 1.25rem; margin: 48px 0 6px; letter-spacing: -0.01em; }
-p { margin: 6px 0 14px; max-width: 76ch; }
-.quiet { color: var(--quiet); }
-.cards, .pair { display: grid; gap: 16px; grid-template-columns: repeat(auto-fit, minmax(230px, 1fr)); margin: 24px 0; }
-.pair { grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); margin: 14px 0; }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 16px 18px; min-width: 0; }
-.card h3 { margin: 0 0 6px; font-size: 0.95rem; }
-.figure { font-size: 1.9rem; font-weight: 650; letter-spacing: -0.02em; line-height: 1.2; }
-.rfa_gate { color: var(--rfa); }
-.softmax { color: var(--softmax); }
-.sample { font-family: Georgia, 'Liberation Serif', serif; white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; }
-.sample .quiet { font-style: italic; }
-mark { background: var(--mark); color: inherit; border-radius: 3px; }
-.kill { display: inline-block; font: 600 0.75rem/1.6 system-ui, sans-serif; color: var(--page); background: var(--softmax); border-radius: 4px; padding: 0 6px; white-space: nowrap; }
-svg { width: 100%; height: auto; display: block; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: 6px 12px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { font-weight: 600; font-size: 0.85rem; color: var(--quiet); }
-th:first-child, td:first-child { text-align: left; padding-left: 0; }
-code { font-family: ui-monospace, 'Liberation Mono', monospace; font-size: 0.86em; }
-footer { margin-top: 56px; border-top: 1px solid var(--line); padding-top: 14px; font-size: 0.88rem; }
-"""
 
+# ---- What the commands left
 
 def read(path):
     try:
@@ -58,120 +31,235 @@ def read(path):
 
 
 def text_of(path):
-    return path.read_text(errors="replace")
+    try:
+        return path.read_text(errors="replace")
+    except OSError as error:
+        sys.exit(f"demo_page.py: {error}")
 
 
 def log_of(path):
-    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    return [json.loads(line) for line in text_of(path).splitlines() if line.strip()]
 
+
+class Decoding:
+    """The rounds of raffia bench decode. Every figure is the median of the rounds; spans go from the lowest to the highest round."""
+
+    def __init__(self, place):
+        paths = sorted(place.glob("decode-*.json"))
+        if not paths:
+            sys.exit(f"demo_page.py: {place}: no decode-N.json, expected one per round of raffia bench decode")
+        self.rounds = [{(r["op"].split(":")[0], r["depth"]): r for r in read(path)} for path in paths]
+        every = set.intersection(*(set(found) for found in self.rounds))
+        # An empty session has another path through the code, and no length to compare: depth 0 is left out.
+        self.depths = sorted(depth for model, depth in every if model == "rfa_gate" and depth > 0 and ("softmax", depth) in every)
+        if not self.depths:
+            sys.exit(f"demo_page.py: {paths[0]}: no depth above 0 was measured for both models")
+        self.deepest = self.depths[-1]
+
+    def all(self, model, depth, name):
+        return [found[(model, depth)][name] for found in self.rounds]
+
+    def median(self, model, depth, name):
+        return statistics.median(self.all(model, depth, name))
+
+    def factors(self, depth):
+        """How many times as fast as softmax RFA-Gate is: one figure per round."""
+        return [soft / rfa for soft, rfa in zip(self.all("softmax", depth, "seconds"), self.all("rfa_gate", depth, "seconds"))]
+
+    def noise(self):
+        """The largest difference between rounds of the same measurement."""
+        return max(max(times) / min(times) - 1 for times in (self.all(m, d, "seconds") for m in MODELS for d in self.depths))
+
+    def spread_over_depths(self, model):
+        speeds = [self.median(model, depth, "tokens_per_second") for depth in self.depths]
+        return max(speeds) / min(speeds) - 1
+
+
+# ---- Words and figures
 
 def human_bytes(count):
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= size:
             return f"{count / size:.3g} {unit}" if count / size < 1000 else f"{count / size:.0f} {unit}"
-    return f"{count} B"
+    return f"{count:.0f} B"
 
 
 def number(count):
     return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
 
 
-def plot(curves, title_x, title_y, settings="", size=(480, 330)):
-    """An SVG of curves {model: [(x, y), ..]}, or {(model, dash): ..}, in the colours of the page."""
-    data, lines = [], []
-    for index, (key, points) in enumerate(curves.items()):
-        model, label, dash = key
-        rows = "\n".join(f"{x} {y}" for x, y in points)
-        data.append(f"$data{index} << EOD\n{rows}\nEOD\n")
-        marks = "points" if len(points) < 30 else ""
-        style = f"with lines{marks} lw 2.2 dt {dash} pt 7 ps 0.5 lc rgb '{COLOURS[model][0]}'"
-        lines.append(f"$data{index} using 1:2 {style} title '{label}'")
-    script = "".join(data) + f"""
-set terminal svg size {size[0]},{size[1]} font 'sans-serif,15' dynamic
-set border 3 lw 0.7
-set tics nomirror scale 0.5
-set grid lw 0.4 dt 3 lc rgb '#888888'
-set key top left Left reverse samplen 2 spacing 1.2
-set xlabel '{title_x}'
-set ylabel '{title_y}'
-{settings}
-plot {", ".join(lines)}
-"""
-    done = subprocess.run(["gnuplot"], input=script, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.exit(f"demo_page.py: gnuplot: {done.stderr.strip()}")
-    svg = done.stdout[done.stdout.index("<svg") :]
-    for old, new in COLOURS.values():
-        red, green, blue = (int(old[i : i + 2], 16) for i in (1, 3, 5))
-        svg = re.sub(rf"rgb\(\s*{red},\s*{green},\s*{blue}\)|{old}", new, svg, flags=re.IGNORECASE)
-    # Colours of attributes know no variables: as styles they do.
-    svg = re.sub(r"""\b(stroke|fill)\s*=\s*(['"])(var\([^)]*\))\2""", r'style="\1:\3"', svg)
-    svg = re.sub(r"""\b(color|fill|stroke)\s*=\s*(['"])(black|rgb\(\s*0,\s*0,\s*0\)|#000000)\2""", r'\1="currentColor"', svg)
-    # Names within one SVG would meet those of the others.
-    svg = re.sub(r"<title>.*?</title>|<desc>.*?</desc>", "", svg, flags=re.DOTALL)
-    plot.count += 1
-    return re.sub(r"""(\bid=["']|url\(["']?#|href=["']#)""", rf"\1p{plot.count}_", svg)
+def span(values, digits=1):
+    return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
 
 
-plot.count = 0
+def coloured(model):
+    return f'<span class="{model}">{MODELS[model]}</span>'
 
 
-def table(heads, rows, groups=()):
-    above = "".join(f'<th colspan="{span}">{name}</th>' for name, span in groups)
-    cells = lambda tag, row: "".join(f"<{tag}>{cell}</{tag}>" for cell in row)
-    body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead>{f"<tr>{above}</tr>" if groups else ""}<tr>{cells("th", heads)}</tr></thead><tbody>{body}</tbody></table></div>'
+def table(heads, rows):
+    """The first cell of a row is its name. Cells know the head of their column: narrow screens show it beside them."""
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    body = "".join(f'<tr><th scope="row">{row[0]}</th>' + "".join(
+        f'<td data-label="{html.escape(name)}"><span>{cell}</span></td>' for name, cell in zip(heads[1:], row[1:])) + "</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def card(title, body, kind=""):
-    return f'<div class="card"><h3 class="{kind}">{title}</h3>{body}</div>'
+def card(body, title="", kind=""):
+    heading = f'<h3 class="{kind}">{title}</h3>' if title else ""
+    return f'<div class="card">{heading}{body}</div>'
 
 
 def figure(value, words, kind="rfa_gate"):
-    return f'<div class="card"><div class="figure {kind}">{value}</div><div class="quiet">{words}</div></div>'
+    return card(f'<div class="figure {kind}">{value}</div><div class="quiet">{words}</div>')
+
+
+# ---- Sections of the page
+
+def headline(decoding, scores):
+    deepest = decoding.deepest
+    state, cache = (decoding.median(model, deepest, "state_bytes") for model in MODELS)
+    factors = decoding.factors(deepest)
+    segment = scores.shortest
+    rfa, softmax = (scores.nll(model, segment) for model in MODELS)
+    return "".join([
+        figure(human_bytes(state), "of memory for a session with RFA-Gate, after any number of tokens"),
+        figure(f"{cache / state:.0f} &times;", f"as much memory for softmax: its key-value cache holds {human_bytes(cache)} after {number(deepest)} tokens", "softmax"),
+        figure(f"{statistics.median(factors):.1f} &times; <small>({span(factors)})</small>",
+               f"as fast as softmax per token, {number(deepest)} tokens into a text (in brackets: lowest and highest of {len(factors)} rounds)"),
+        figure(f"{rfa:.2f} <small>against {softmax:.2f}</small>",
+               f"nll of RFA-Gate against softmax on held-out text, both from empty memory every {number(segment)} tokens. Lower is better"),
+    ])
+
+
+TERMS = """<dl>
+<dt>RFA-Gate</dt><dd>Random Feature Attention with a gate: attention that adds every token to a sum of fixed size, in which older tokens fade at a rate
+that the model learns.</dd>
+<dt>softmax</dt><dd>Ordinary attention. It keeps the keys and values of all tokens in a cache, and reads all of it for every new token.</dd>
+<dt>state</dt><dd>What a model remembers of the text so far: the sums of RFA-Gate, or the key-value cache of softmax. Weights are not part of it.</dd>
+<dt>nll</dt><dd>Negative log-likelihood per token in nats, on text that the model was not trained on: how surprised the model is by the next token. Lower is
+better; its exponential is the perplexity.</dd>
+</dl>"""
 
 
 def samples(place, prompt):
     cards = []
     for model, name in MODELS.items():
-        sample = read(place / f"{model}.sample.json")
-        body = f'<p class="sample"><span class="quiet">{html.escape(prompt)}</span>{html.escape(sample["text"])}</p>'
-        cards.append(card(name, body, model))
+        text = read(place / f"{model}.sample.json")["text"]
+        cards.append(card(f'<p class="sample"><span class="quiet">{html.escape(prompt)}</span>{html.escape(text)}</p>', name, model))
     return f'<div class="pair">{"".join(cards)}</div>'
 
 
+def memory_in_training(options):
+    if str(options["stateful"]).lower() == "true":
+        return "carried over"
+    return f'reset every {number(options["segment"])} tokens'
+
+
 def training(place):
-    logs = {model: log_of(place / model / "log.jsonl") for model in MODELS}
-    curves, rows = {}, []
+    curves, rows = [], []
     for model, name in MODELS.items():
-        valid = [(line["step"], line["valid_nll"]) for line in logs[model] if "valid_nll" in line]
-        learned = [line for line in logs[model] if "loss" in line]
-        curves[(model, name, 1)] = [(line["step"], line["loss"]) for line in learned]
-        curves[(model, f"{name}, held-out text", 2)] = valid
-        last = next(line for line in reversed(logs[model]) if "valid_nll" in line)
-        rows.append([f'<span class="{model}">{name}</span>', number(learned[-1]["tokens"]), f'{last["valid_nll"]:.3f}',
-                     f'{last["valid_perplexity"]:.1f}', f'{last["valid_bits_per_byte"]:.3f}', f'{learned[-1]["seconds"]:.0f} s'])
-    drawn = plot(curves, "steps", "nats per token", "set key top right", size=(980, 380))
-    return f'<div class="card">{drawn}</div>' + table(
-        ["model", "tokens read", "nll, held-out text", "perplexity", "bits per byte", "training"], rows)
+        log = log_of(place / model / "log.jsonl")
+        summary, options = read(place / f"{model}.train.json"), read(place / model / "trainer" / "options.json")
+        memory = memory_in_training(options)
+        curves.append(Series(model, f"{name}, training", [(line["step"], line["loss"]) for line in log if "loss" in line]))
+        held_out = [(line["step"], line["valid_nll"]) for line in log if "valid_nll" in line]
+        curves.append(Series(model, f"{name}, held-out text (memory {memory})", held_out, dashed=True, dots=True))
+        rows.append([coloured(model), number(summary["parameters"]), number(summary["step"]), number(summary["tokens"]), memory,
+                     f'{summary["seconds"]:.0f} s'])
+    points = [point for series in curves for point in series.points]
+    drawn = chart("nll during training (nats per token)", curves, linear_axis([x for x, _ in points], number, from_zero=True),
+                  linear_axis([y for _, y in points], "{:g}".format), "steps")
+    return card(drawn) + table(["model", "trained parameters", "steps", "tokens read", "memory in training", "time"], rows)
 
 
-def decoding(records):
-    by_model = {model: sorted((r for r in records if r["op"].split(":")[0] == model), key=lambda r: r["depth"]) for model in MODELS}
-    axis = "set logscale x 2\nset xrange [200:40000]\nset format x '%.0f'\nset xtics (256, 1024, 4096, 16384, 32768)\n"
-    def curve(field, scale):
-        return {(model, MODELS[model], 1): [(max(r["depth"], 1), r[field] / scale) for r in by_model[model] if r["depth"] > 0] for model in MODELS}
-    speed = plot(curve("tokens_per_second", 1), "tokens read before", "tokens per second", axis + "set yrange [0:*]\nset key bottom left")
-    memory = plot(curve("state_bytes", 1e6), "tokens read before", "MB that a session remembers", axis + "set logscale y\nset format y '%g'")
+class Scores:
+    """What raffia eval printed for both models: the same text, read in different ways."""
+
+    def __init__(self, place):
+        self.records = {model: read(place / f"{model}.eval.json") for model in MODELS}
+        self.tokens = self.records["softmax"][0]["tokens"]
+        both = set.intersection(*({r["segment"] for r in records if r["memory"] == "reset"} for records in self.records.values()))
+        # A segment as long as the text is one that is never reset.
+        self.segments = sorted(segment for segment in both if segment < self.tokens)
+        if not self.segments:
+            sys.exit(f"demo_page.py: {place}: the models were evaluated with no segment in common")
+        self.shortest = self.segments[0]
+
+    def carried(self, model):
+        """The record of the whole text read without a reset; None if there is none."""
+        return next((r for r in self.records[model] if r["memory"] == "carried" or r["segment"] >= self.tokens), None)
+
+    def reset(self, model, segment):
+        return next(r for r in self.records[model] if r["memory"] == "reset" and r["segment"] == segment)
+
+    def nll(self, model, segment):
+        return self.reset(model, segment)["nll"]
+
+
+def in_words(scores):
+    """What the table of scores says, for the figures that it has."""
+    rfa, softmax = (scores.nll(model, scores.shortest) for model in MODELS)
+    better, worse = ("RFA-Gate", "softmax") if rfa < softmax else ("softmax", "RFA-Gate")
+    said = [f"From empty memory every {number(scores.shortest)} tokens, {better} is ahead of {worse} by {abs(rfa - softmax):.3f} nats per token."]
+    for model, start in (("rfa_gate", rfa), ("softmax", softmax)):
+        carried = scores.carried(model)
+        if carried:
+            change = carried["nll"] - start
+            said.append(f'Memory that is never reset makes {MODELS[model]} {"better" if change < 0 else "worse"} by {abs(change):.3f}.')
+    if scores.carried("softmax") and scores.carried("softmax")["nll"] > softmax:
+        said.append(f"Softmax was trained on segments of {number(scores.shortest)} tokens, and its rotary positions do not extend to longer texts.")
+    said.append("One run each with one seed: differences below about 0.03 nats are within the noise between seeds.")
+    return " ".join(said)
+
+
+def quality(scores):
+    def cells(records):
+        return [f'{r["nll"]:.3f}' if r else "not run" for r in records] + [f'{r["bits_per_byte"]:.3f}' if r else "not run" for r in records]
+
+    rows = [[f"empty every {number(segment)} tokens"] + cells([scores.reset(model, segment) for model in MODELS]) for segment in scores.segments]
+    rows.append([f"never reset: all {number(scores.tokens)} tokens"] + cells([scores.carried(model) for model in MODELS]))
+    heads = ["memory while reading"] + [f"{name}, {unit}" for unit in ("nll", "bits per byte") for name in MODELS.values()]
+    return table(heads, rows) + f"<p>{in_words(scores)}</p>"
+
+
+def decode_charts(decoding):
+    def series(name, scale, bands):
+        return [Series(model, MODELS[model], [(d, decoding.median(model, d, name) / scale) for d in decoding.depths],
+                       [(d, min(decoding.all(model, d, name)) / scale, max(decoding.all(model, d, name)) / scale) for d in decoding.depths] if bands else [],
+                       dots=True) for model in MODELS]
+
+    def values(curves):
+        return [y for curve in curves for _, y in curve.points] + [high for curve in curves for _, _, high in curve.bands]
+
+    x = log_axis(decoding.depths, number, 4)
+    speed, memory = series("tokens_per_second", 1, True), series("state_bytes", 1, False)
+    drawn = [chart("Speed (tokens per second)", speed, x, linear_axis(values(speed), number, from_zero=True), "tokens read before"),
+             chart("State of a session (bytes)", memory, x, log_axis(values(memory), human_bytes, 10, whole=True), "tokens read before")]
+    return f'<div class="pair">{"".join(card(one) for one in drawn)}</div>'
+
+
+def decode_table(decoding):
     rows = []
-    for rfa, softmax in zip(by_model["rfa_gate"], by_model["softmax"]):
-        rows.append([number(rfa["depth"]) if rfa["depth"] else "0", number(rfa["tokens_per_second"]), number(softmax["tokens_per_second"]),
-                     f'{softmax["seconds"] / rfa["seconds"]:.2f}', human_bytes(rfa["state_bytes"]), human_bytes(softmax["state_bytes"]),
-                     human_bytes(rfa["peak_rss_bytes"]), human_bytes(softmax["peak_rss_bytes"])])
-    both = f'<div class="pair"><div class="card">{speed}</div><div class="card">{memory}</div></div>'
-    heads = ["tokens before", "RFA-Gate", "softmax", "ratio", "state", "cache", "RFA-Gate", "softmax"]
-    groups = [("", 1), ("tokens per second", 3), ("a session remembers", 2), ("memory of the process", 2)]
-    return both + table(heads, rows, groups), by_model
+    for depth in decoding.depths:
+        def cells(name, words):
+            return [words(decoding.median(model, depth, name)) for model in MODELS]
+        factors = decoding.factors(depth)
+        rows.append([f"{number(depth)} tokens"] + cells("tokens_per_second", number) + [f'{statistics.median(factors):.2f} <span class="quiet nowrap">({span(factors, 2)})</span>'] +
+                    cells("state_bytes", human_bytes) + cells("peak_rss_bytes", human_bytes))
+    heads = ["read before", "RFA-Gate, tokens/s", "softmax, tokens/s", "factor (span)", "RFA-Gate, state", "softmax, cache",
+             "RFA-Gate, process", "softmax, process"]
+    return table(heads, rows)
+
+
+def noise(decoding, load):
+    """How far the figures can be trusted."""
+    rounds, spread, others = len(decoding.rounds), decoding.noise(), load["others"]
+    said = (f"Measured in {rounds} rounds; both models and all depths take turns within a round, and the best of {load['repeats']} turns counts. Figures are "
+            f"medians of the rounds, bands and brackets go from the lowest to the highest. The same measurement differs by up to {100 * spread:.0f}% between rounds.")
+    if others == 0 and spread <= QUIET_SPREAD:
+        return f'<p class="quiet">{said}</p>'
+    cause = f"{others} other task{'' if others == 1 else 's'} ran on this machine during the measurement" if others else "The rounds differ more than on a quiet machine"
+    return f'<p class="note">{said} <strong>{cause}: take the speeds as rough, and run the demo again on a quiet machine.</strong></p>'
 
 
 def state_files(place):
@@ -180,9 +268,9 @@ def state_files(place):
         for path in place.glob(f"{model}-*.state.json"):
             info = read(path)
             found.setdefault(info["position"], {})[model] = info["bytes"]
-    rows = [[number(position)] + [human_bytes(found[position][model]) if model in found[position] else "-" for model in MODELS]
+    rows = [[f"{number(position)} tokens"] + [human_bytes(found[position][model]) if model in found[position] else "not saved" for model in MODELS]
             for position in sorted(found)]
-    return table(["tokens read", "RFA-Gate, file", "softmax, file"], rows)
+    return table(["read before", "RFA-Gate, file", "softmax, file"], rows)
 
 
 def session(place, prompt):
@@ -191,72 +279,91 @@ def session(place, prompt):
     shown = len(killed) if restored.startswith(killed) else len(restored)
     further = "" if shown == len(killed) else f", {number(len(killed) - shown)} characters further on"
     info = read(place / "session.json")
-    body = (f'<p class="sample"><span class="quiet">{html.escape(prompt)}</span>{html.escape(first)}'
-            f'<span class="kill">saved: {human_bytes(info["bytes"])}</span><mark>{html.escape(restored[:shown])}</mark>'
-            f'<span class="kill">kill -9{further}</span>{html.escape(restored[shown:])}</p>')
-    return f'<div class="card">{body}</div>'
+    return card(f'<p class="sample"><span class="quiet">{html.escape(prompt)}</span>{html.escape(first)}'
+                f'<span class="event">saved: {human_bytes(info["bytes"])}</span><mark>{html.escape(restored[:shown])}</mark>'
+                f'<span class="event">kill -9{further}</span>{html.escape(restored[shown:])}</p>')
 
 
-def page(place, title, prompt, seconds):
-    records = read(place / "decode.json")
-    decoded, by_model = decoding(records)
-    rfa, softmax = by_model["rfa_gate"], by_model["softmax"]
-    machine = read(place / "machine.json")
-    deepest = min(rfa[-1]["depth"], softmax[-1]["depth"])
-    last = {model: next(r for r in by_model[model] if r["depth"] == deepest) for model in MODELS}
-    speeds = [r["tokens_per_second"] for r in rfa]
-    cards = "".join([
-        figure(human_bytes(last["rfa_gate"]["state_bytes"]), "is all that a session remembers, after any number of tokens"),
-        figure(f'{last["softmax"]["state_bytes"] / last["rfa_gate"]["state_bytes"]:.0f} x',
-               f"is what the cache of softmax takes instead after {number(deepest)} tokens", "softmax"),
-        figure(f'{last["softmax"]["seconds"] / last["rfa_gate"]["seconds"]:.1f} x', f"as fast as softmax, {number(deepest)} tokens into a text"),
-        figure("identical", "is what a killed session writes when it is restored from its file"),
-    ])
-    took = f" Everything on this page was made in {seconds // 60} min {seconds % 60} s by <code>scripts/demo.sh</code>." if seconds else ""
-    spread = 100 * (max(speeds) / min(speeds) - 1)
-    config = read(place / "rfa_gate" / "config.json")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
+NEXT = f"""<pre><code>build/demo/bin/raffia generate out/demo/rfa_gate --interactive
+build/demo/bin/raffia train lm --data my.txt --out my-model
+scripts/demo.sh my.txt</code></pre>
+<p><a href="../../README.md">Overview</a> &middot; <a href="{DOCS}/training.md">Training</a> &middot; <a href="{DOCS}/runtime.md">Running models and sessions</a> &middot;
+<a href="{DOCS}/choosing.md">Which attention for which job</a> &middot; <a href="{DOCS}/estimators.md">How far each is from softmax</a> &middot;
+<a href="{DOCS}/results.md">Results on WikiText-2 and recall</a> &middot; <a href="{DOCS}/performance.md">Performance</a> &middot; <a href="{DOCS}/cli.md">All commands</a></p>"""
+
+
+# ---- The page
+
+def head(title):
+    style = text_of(Path(__file__).with_name("demo_page.css"))
+    return f"""<head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <title>Raffia: {html.escape(title)}</title>
-<style>{STYLE}</style>
-</head>
-<body><main>
+<style>
+{style}</style>
+</head>"""
+
+
+def introduction(place, title, seconds):
+    config = read(place / "rfa_gate" / "config.json")
+    counts = " and ".join(f'{number(read(place / f"{model}.train.json")["parameters"])} ({name})' for model, name in MODELS.items())
+    took = f" <code>scripts/demo.sh</code> made everything on this page in {seconds // 60} min {seconds % 60} s." if seconds else ""
+    return (f'Two small language models, trained on {html.escape(title)}: one with RFA-Gate attention, one with softmax attention. Both have {config["layers"]} layers '
+            f'of width {config["width"]}; their trained parameters are {counts}.{took}')
+
+
+def body(place, title, prompt, seconds):
+    decoding, scores, machine = Decoding(place), Scores(place), read(place / "machine.json")
+    about = ", ".join(html.escape(str(machine[name])) for name in ("cpu", "isa") if machine.get(name))
+    return f"""<main>
 <h1>Attention with a memory of constant size</h1>
-<p class="quiet">Two language models of {html.escape(title)}, {config["layers"]} layers, {config["width"]} wide, {number(rfa[0]["parameters"])} parameters: one with RFA-Gate attention, one with
-softmax attention.{took}</p>
-<div class="cards">{cards}</div>
+<p class="quiet">{introduction(place, title, seconds)}</p>
+<div class="cards">{headline(decoding, scores)}</div>
+{card(TERMS)}
 
 <h2>What they write</h2>
-<p>Both go on from words that they were not trained on.</p>
+<p>Both models continue words from the held-out text.</p>
 {samples(place, prompt)}
 
 <h2>Training</h2>
-<p>The same text, the same steps, the same optimiser. Solid: what is learned from; dashed: text that is held out.</p>
+<p>Both models read the same text in the same steps with the same optimiser. They differ in their attention, and in their memory: RFA-Gate starts each segment
+with the state that the segment before it left; softmax starts each segment with an empty cache. The dashed curves therefore differ in memory, too; the next
+section compares like with like.</p>
 {training(place)}
 
+<h2>Prediction, like for like</h2>
+<p>The trained models read the same held-out text of {number(scores.tokens)} tokens, with their memory emptied at the same tokens, and never emptied.</p>
+{quality(scores)}
+
 <h2>Speed and memory against length</h2>
-<p>One more token, after so many. RFA-Gate folds the past into a state, so nothing grows (fastest and slowest depth differ by {spread:.0f}%). Softmax reads
-all keys and values again for every token. One session, one thread; a process has the weights, too.</p>
-{decoded}
+<p>Each point is one session on one thread that writes tokens after a text of that length. The state of RFA-Gate stays the same, so a token costs the same: its speed
+differs by {100 * decoding.spread_over_depths("rfa_gate"):.0f}% between the fastest and the slowest length. Softmax reads its whole cache for every token: its speed
+differs by a factor of {1 + decoding.spread_over_depths("softmax"):.1f}. "Process" is the peak memory of a process with one session, weights included.</p>
+{decode_charts(decoding)}
+{decode_table(decoding)}
+{noise(decoding, read(place / "load.json"))}
 
 <h2>Sessions as files</h2>
-<p>A session can be written to a file, and any process with the same model goes on from there.</p>
+<p>A session can be saved to a file. Any process with the same model can continue from it.</p>
 {state_files(place)}
 
 <h2>Saved, killed, restored</h2>
-<p>One process wrote the first part and saved its session. A second went on from the file and was ended by <code>kill -9</code>; a third went on from the same
-file. What they wrote was compared byte by byte with a run that was never interrupted: it is identical.</p>
+<p>One process wrote the first part and saved its session. A second process continued from the file and was ended by <code>kill -9</code>; what it wrote is marked. A third
+process continued from the same file. Their texts were compared with a run that was never interrupted: they are identical, byte for byte.</p>
 {session(place, prompt)}
 
-<footer class="quiet">{html.escape(str(machine.get("cpu", "")))}, {html.escape(str(machine.get("isa", "")))}, {machine.get("threads", "?")} threads;
-raffia {html.escape(str(machine.get("version", "")))}. Figures: <code>raffia bench decode</code>, <code>raffia state info</code>, <code>log.jsonl</code> of the models, all beside this page.</footer>
-</main></body>
-</html>
-"""
+<h2>Go on</h2>
+{NEXT}
+
+<footer class="quiet">{about}, {machine.get("threads", "?")} threads, raffia {html.escape(str(machine.get("version", "")))}.
+Figures come from <code>raffia train</code>, <code>raffia eval</code>, <code>raffia bench decode</code> and <code>raffia state info</code>; what they printed lies beside this page.</footer>
+</main>"""
+
+
+def page(place, title, prompt, seconds):
+    return f'<!doctype html>\n<html lang="en">\n{head(title)}\n<body>{body(place, title, prompt, seconds)}</body>\n</html>\n'
 
 
 def main():

@@ -11,7 +11,7 @@ constexpr size_t kReadSegment = 1024;  // queries per task where they only read
 
 // Causal segments cost up to half again as much work: they pay where a single sequence and head must feed several threads.
 // Of 32 parts the first segment takes nine and so does the last, which need no fold; the 14 between take one each.
-// See docs/performance.md#one-head-one-long-sequence
+// See docs/performance-tables.md#one-head-one-long-sequence
 constexpr size_t kLeastSegmented = 8192;
 constexpr size_t kSegmentParts = 32;
 constexpr size_t kOuterParts = 9;

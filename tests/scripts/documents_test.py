@@ -1,0 +1,66 @@
+"""Links of the documents, and the places that scripts fill in them: documents_test.py SOURCE_DIRECTORY"""
+import re
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+SOURCE = Path(sys.argv[1]).resolve()
+DOCUMENTS = sorted([*SOURCE.glob("*.md"), *SOURCE.glob("docs/*.md"), *SOURCE.glob("examples/**/*.md")])
+
+
+def prose(text):
+    """Without blocks of code, whose brackets are no links."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(text):
+    """Of headings, as GitHub makes them."""
+    found = set()
+    for heading in re.findall(r"^#+ +(.*)$", prose(text), flags=re.MULTILINE):
+        words = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+        found.add(words.replace(" ", "-"))
+    return found
+
+
+class Documents(unittest.TestCase):
+    def test_links_lead_to_files_and_headings(self):
+        self.assertGreater(len(DOCUMENTS), 10)
+        for document in DOCUMENTS:
+            for link in re.findall(r"\]\(([^)\s]+)\)", prose(document.read_text())):
+                if re.match(r"[a-z]+:", link):
+                    continue
+                path, _, anchor = link.partition("#")
+                target = (document.parent / path).resolve() if path else document
+                with self.subTest(f"{document.relative_to(SOURCE)}: {link}"):
+                    self.assertTrue(target.exists())
+                    if anchor:
+                        self.assertIn(anchor, anchors(target.read_text()))
+
+    def test_comments_of_the_sources_name_documents_that_exist(self):
+        for path in [p for folder in ("src", "include", "scripts", "tests") for p in (SOURCE / folder).rglob("*") if p.suffix in (".h", ".cc", ".sh", ".py")]:
+            for document, anchor in re.findall(r"\b(docs/[\w-]+\.md)(?:#([\w-]+))?", path.read_text()):
+                with self.subTest(f"{path.relative_to(SOURCE)}: {document}"):
+                    self.assertTrue((SOURCE / document).is_file())
+                    if anchor:
+                        self.assertIn(anchor, anchors((SOURCE / document).read_text()))
+
+    def test_marks_of_tables_come_in_pairs(self):
+        for document in DOCUMENTS:
+            text = document.read_text()
+            with self.subTest(document.name):
+                self.assertEqual(re.findall(r"^<!-- table (\w+) -->$", text, re.MULTILINE), re.findall(r"^<!-- end (\w+) -->$", text, re.MULTILINE))
+
+    def test_bench_fills_every_table_of_its_document(self):
+        """Traced with a `table` that measures nothing."""
+        script = (SOURCE / "scripts" / "bench.sh").read_text().replace("source scripts/tables.sh", 'table() { echo "$1 $2"; }').replace(
+            'cd "$(dirname "$0")/.."', "").replace("mkdir -p docs/img", "")
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+        called = [line.split() for line in done.stdout.splitlines()]
+        self.assertEqual({document for document, _ in called}, {"docs/performance-tables.md"})
+        marks = re.findall(r"^<!-- table (\w+) -->$", (SOURCE / "docs/performance-tables.md").read_text(), re.MULTILINE)
+        self.assertCountEqual([name for _, name in called], marks)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
