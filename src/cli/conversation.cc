@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <iostream>
 #include <string>
 #include <string_view>
@@ -16,6 +15,7 @@
 #include "cli/model_commands.h"
 #include "cli/sampling_flags.h"
 #include "cli/token_stream.h"
+#include "core/message.h"
 #include "io/text.h"
 #include "raffia/error.h"
 
@@ -33,8 +33,6 @@ constexpr std::string_view kHelp =
     "  /temperature X   0: always the likeliest token\n"
     "  /info            where the session stands\n"
     "  /help            this text\n";
-
-void say(const std::string& message) { fmt::print(stderr, "{}\n", message); }
 
 class Conversation {
  public:
@@ -68,9 +66,9 @@ class Conversation {
         answer(std::string_view(line).substr(line.starts_with("//") ? 1 : 0));
       }
     } catch (const CLI::ValidationError& error) {
-      say(error.what());
+      say("{}", error.what());
     } catch (const Error& error) {  // a wrong file or number is no reason to leave
-      say(error.what());
+      say("{}", error.what());
     }
   }
 
@@ -105,13 +103,13 @@ class Conversation {
       if (argument.empty()) throw Error(fmt::format("{} needs {}", command, what));
     };
     if (command == "/help") {
-      fmt::print(stderr, "{}", kHelp);
+      write_message(kHelp);
     } else if (command == "/info") {
       inform();
     } else if (command == "/save") {
       need("the name of a file");
       session_.save(argument);
-      say(fmt::format("{}: {} tokens", argument, grouped_position()));
+      say("{}: {} tokens", argument, grouped_position());
     } else if (command == "/load") {
       need("the name of a file");
       session_ = Session::restore(model_, argument, session_options_);
@@ -124,7 +122,7 @@ class Conversation {
       session_.rollback(tokens);
       within_line_ = argument.empty() && last_.within_line;
       last_ = {};
-      say(fmt::format("{} tokens forgotten, {} left", tokens, grouped_position()));
+      say("{} tokens forgotten, {} left", tokens, grouped_position());
     } else if (command == "/seed") {
       need("a number");
       set(&SamplingOptions::seed, parse_seed(command, argument));
@@ -145,9 +143,9 @@ class Conversation {
 
   void inform() const {
     const SamplingOptions& sampling = session_.sampling();
-    say(fmt::format("{} tokens read, {} of them can be forgotten; state {} bytes; temperature {}, seed {}; model {}",
-                    grouped_position(), session_.rollback_limit(), grouped(session_.state_bytes()), sampling.temperature,
-                    sampling.seed, fingerprint_text(model_->fingerprint())));
+    say("{} tokens read, {} of them can be forgotten; state {} bytes; temperature {}, seed {}; model {}", grouped_position(),
+        session_.rollback_limit(), grouped(session_.state_bytes()), sampling.temperature, sampling.seed,
+        fingerprint_text(model_->fingerprint()));
   }
 
   std::string grouped_position() const { return grouped(static_cast<uint64_t>(session_.position())); }

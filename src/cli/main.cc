@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -13,7 +12,7 @@
 #include <vector>
 
 #include "cli/program.h"
-#include "raffia/error.h"
+#include "core/message.h"
 
 namespace raffia::cli {
 namespace {
@@ -109,9 +108,8 @@ int run_raffia_train(const Delegation& delegation, std::span<char* const> argume
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   ::execv(path.c_str(), pointers.data());
-  fmt::print(stderr,
-             "raffia: cannot run {}: {}; it is built where LibTorch is (apt-get install libtorch-dev, RAFFIA_BUILD_TORCH=ON)\n",
-             path.string(), std::strerror(errno));
+  say("raffia: cannot run {}: {}; it is built where LibTorch is (apt-get install libtorch-dev, RAFFIA_BUILD_TORCH=ON)",
+      path.string(), std::strerror(errno));
   return 1;
 }
 

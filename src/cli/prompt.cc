@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdio>
 #include <span>
 #include <vector>
 
 #include "cli/flags.h"
 #include "cli/progress.h"
 #include "cli/token_stream.h"
+#include "core/message.h"
 #include "io/text.h"
 
 namespace raffia::cli {
@@ -92,7 +92,7 @@ class PromptSource {
     } else {
       input_.emplace(flags.file);
     }
-    if (input_ && input_->is_terminal()) fmt::print(stderr, "The prompt ends with Ctrl-D at the start of a line.\n");
+    if (input_ && input_->is_terminal()) say("The prompt ends with Ctrl-D at the start of a line.");
   }
 
   std::optional<uint64_t> size() const { return input_ ? input_->size() : text_.size(); }
