@@ -23,7 +23,7 @@ namespace raffia::cli {
 namespace {
 
 constexpr std::string_view kHelp =
-    "A line is read, and the model writes on. Ctrl-C stops it, Ctrl-D leaves.\n"
+    "A line is read, and the model writes on. Ctrl-C stops it, Ctrl-D or /quit leaves.\n"
     "A line that ends in \\ is not finished: the model goes on within it. A line that begins with // is text that begins with "
     "/.\n"
     "  /back N          forget the last N tokens; without N, the last line and its answer\n"
@@ -32,7 +32,8 @@ constexpr std::string_view kHelp =
     "  /seed N          draw anew, from this seed\n"
     "  /temperature X   0: always the likeliest token\n"
     "  /info            where the session stands\n"
-    "  /help            this text\n";
+    "  /help            this text\n"
+    "  /quit, /exit     leave\n";
 
 class Conversation {
  public:
@@ -48,7 +49,7 @@ class Conversation {
   void run() {
     LineEditor editor("> ", interrupts_);
     std::string line;
-    while (std::cout && interrupts_.signal() != SIGTERM) {
+    while (std::cout && interrupts_.signal() != SIGTERM && !is_over_) {
       const LineEditor::Came came = editor.next(line);
       if (came == LineEditor::Came::end) return;
       if (came == LineEditor::Came::signal && !editor.is_terminal()) return;
@@ -104,12 +105,14 @@ class Conversation {
     };
     if (command == "/help") {
       write_message(kHelp);
+    } else if (command == "/quit" || command == "/exit") {
+      is_over_ = true;
     } else if (command == "/info") {
       inform();
     } else if (command == "/save") {
       need("the name of a file");
       session_.save(argument);
-      say("{}: {} tokens", argument, grouped_position());
+      say("{}: {}", argument, counted(session_.position(), "token"));
     } else if (command == "/load") {
       need("the name of a file");
       session_ = Session::restore(model_, argument, session_options_);
@@ -122,7 +125,7 @@ class Conversation {
       session_.rollback(tokens);
       within_line_ = argument.empty() && last_.within_line;
       last_ = {};
-      say("{} tokens forgotten, {} left", tokens, grouped_position());
+      say("{} forgotten, {} left", counted(tokens, "token"), grouped(static_cast<uint64_t>(session_.position())));
     } else if (command == "/seed") {
       need("a number");
       set(&SamplingOptions::seed, parse_seed(command, argument));
@@ -143,12 +146,10 @@ class Conversation {
 
   void inform() const {
     const SamplingOptions& sampling = session_.sampling();
-    say("{} tokens read, {} of them can be forgotten; state {} bytes; temperature {}, seed {}; model {}", grouped_position(),
-        session_.rollback_limit(), grouped(session_.state_bytes()), sampling.temperature, sampling.seed,
-        fingerprint_text(model_->fingerprint()));
+    say("{} read, {} of them can be forgotten; state {} bytes; temperature {}, seed {}; model {}",
+        counted(session_.position(), "token"), session_.rollback_limit(), grouped(session_.state_bytes()), sampling.temperature,
+        sampling.seed, fingerprint_text(model_->fingerprint()));
   }
-
-  std::string grouped_position() const { return grouped(static_cast<uint64_t>(session_.position())); }
 
   struct Exchange {
     int64_t tokens = 0;        // of a line and its answer
@@ -162,6 +163,7 @@ class Conversation {
   Interrupts& interrupts_;
   const std::string line_end_;  // empty where the vocabulary has none
   bool within_line_ = false;    // the last answer did not end its line
+  bool is_over_ = false;        // /quit
   Exchange last_;
 };
 

@@ -147,7 +147,7 @@ Run add_convert(CLI::App& app) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   add_seed(app, "--seed", flags->seed, "Seed of random features");
-  add_positive(app, "--threads", flags->threads, "Threads (default: torch's own)");
+  add_positive(app, "--threads", flags->threads, "Threads (default: torch's own)", kMostThreads);
   app.add_flag("--force", flags->force, "Write over a model that is there");
   add_format_flags(app, flags->output);
   return [flags] { run(*flags); };

@@ -93,7 +93,7 @@ void print_log_probabilities(const Generated& written, const Tokenizer& tokenize
 
 void print_report(const Outcome& outcome, const Session& session) {
   const auto part = [](std::string_view verb, size_t tokens, double seconds) {
-    return fmt::format("{} tokens {} in {} ({:.0f} tokens/s)", grouped(tokens), verb, human_seconds(seconds),
+    return fmt::format("{} {} in {} ({:.0f} tokens/s)", counted(tokens, "token"), verb, human_seconds(seconds),
                        Outcome::per_second(tokens, seconds));
   };
   say("{}, {}; state {} bytes", part("read", static_cast<size_t>(outcome.prompt.tokens), outcome.prompt.seconds),
@@ -135,7 +135,7 @@ void continue_text(const Flags& flags, Session& session, const Interrupts& inter
   }
   if (isatty(STDOUT_FILENO) == 1) std::cout << '\n' << std::flush;
   if (outcome.written.reason == Generated::Reason::room) {
-    say("The text ends here: the model has learned {} positions, and no more.", session.model().config().max_length);
+    say("The text ends here: the model has learned {}, and no more.", counted(session.model().config().max_length, "position"));
   }
   if (flags.logprobs) print_log_probabilities(outcome.written, session.model().tokenizer());
   print_report(outcome, session);
@@ -149,8 +149,7 @@ void run(const Flags& flags) {
   Interrupts interrupts;
   if (flags.interactive) {
     if (flags.prompt.given() && !read_prompt(session, flags.prompt, interrupts).whole) {
-      say("The prompt was not read to its end: the conversation begins after {} tokens.",
-          grouped(static_cast<uint64_t>(session.position())));
+      say("The prompt was not read to its end: the conversation begins after {}.", counted(session.position(), "token"));
     }
     interrupts.forget();
     GenerateOptions generate_options{.tokens = flags.tokens, .stop = flags.stop};
@@ -162,7 +161,7 @@ void run(const Flags& flags) {
   }
   if (const int signal = interrupts.signal(); signal != 0) {
     std::cout.flush();
-    throw Interrupted(signal, fmt::format("stopped after {} tokens{}", grouped(static_cast<uint64_t>(session.position())),
+    throw Interrupted(signal, fmt::format("stopped after {}{}", counted(session.position(), "token"),
                                           flags.state_out.empty() ? "" : "; the state is written"));
   }
 }

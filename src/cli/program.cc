@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/app_tree.h"
 #include "cli/suggest.h"
 #include "core/message.h"
 #include "raffia/version.h"
@@ -32,10 +33,6 @@ std::string footer(const char* example) { return fmt::format("Example:\n  {}", e
 const CLI::App& innermost(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
   return chosen.empty() ? app : innermost(*chosen.front());
-}
-
-std::string full_name(const CLI::App& app) {
-  return app.get_parent() == nullptr ? app.get_name() : full_name(*app.get_parent()) + " " + app.get_name();
 }
 
 // The first word that should name a subcommand of `app` and does not; CLI11 would only say that one is missing.

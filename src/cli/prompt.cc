@@ -41,7 +41,7 @@ class Reader {
     for (size_t block = room(); pending_.size() - read >= block && !stopped(); block = room()) {
       session_.prefill(std::span(pending_).subspan(read, block));
       read += block;
-      progress_.describe(fmt::format("reading the prompt, {} tokens", grouped(static_cast<uint64_t>(tokens()))));
+      progress_.describe("reading the prompt, " + counted(tokens(), "token"));
       progress_.advance(bytes_per_token * static_cast<double>(block));
     }
     pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(read));

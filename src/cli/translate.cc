@@ -79,7 +79,7 @@ void run(const TranslateFlags& flags) {
     print(*line, found, number, flags, tokenizer);
     if (!std::cout) return;
     if (progress) {
-      progress->describe(fmt::format("translating, {} lines", grouped(static_cast<uint64_t>(number))));
+      progress->describe("translating, " + counted(number, "line"));
       progress->advance(static_cast<double>(line->size() + 1));
     }
   }
@@ -91,7 +91,7 @@ Run add_translate(CLI::App& app) {
   const auto flags = std::make_shared<TranslateFlags>();
   constexpr double kHighestPenalty = 100;
   add_model(app, flags->model);
-  add_positive(app, "--beam", flags->options.beam, "Hypotheses that are kept; 1: greedy");
+  add_positive(app, "--beam", flags->options.beam, "Hypotheses that are kept; 1: greedy", TranslateOptions::kMaxBeam);
   add_number(app, "--length-penalty", flags->options.length_penalty, 0, kHighestPenalty,
              "Above 0: longer translations count for more");
   add_positive(app, "--most-tokens", flags->options.most_tokens, "Of a translation (default: twice the source and 16)");
