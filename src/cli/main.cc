@@ -37,11 +37,11 @@ constexpr Command kCommands[] = {
      "raffia bench session --model book-model --depths 100,100000 --json", add_bench_session},
     {"bench", "train", "Time training: an attention layer or a whole model (needs raffia-train)",
      "raffia bench train --what layer --lengths 512,2048 --json", listed_only},
-    {nullptr, "generate", "Let a language model write on, from a prompt or a saved state",
+    {nullptr, "generate", "Continue a text with a language model, from a prompt or a saved state",
      "raffia generate my-model --prompt 'Once upon a time' --tokens 200 --temperature 0.8 --state-out story.state", add_generate},
     {nullptr, "translate", "Translate stdin line by line", "raffia translate en-de --beam 4 < english.txt > german.txt",
      add_translate},
-    {nullptr, "classify", "Classes of texts, of pairs of texts, of images", "raffia classify reviews-model --top 3 < reviews.txt",
+    {nullptr, "classify", "Classify texts, pairs of texts, or images", "raffia classify reviews-model --top 3 < reviews.txt",
      add_classify},
     {"state", "info", "Show what a state file holds", "raffia state info story.state", add_state_info},
     {"state", "save", "Read a prompt and write the state", "raffia state save my-model book.state --prompt-file book.txt",
@@ -70,8 +70,8 @@ constexpr Command kCommands[] = {
 
 constexpr Group kGroups[] = {
     {"bench", "Measure speed on this machine", "raffia bench attention --causal --lengths 512,2048"},
-    {"state", "Sessions as files of constant size", "raffia state info story.state"},
-    {"import", "Make a model directory of a model that others trained",
+    {"state", "Save, load and show sessions as files", "raffia state info story.state"},
+    {"import", "Import models from other projects",
      "raffia import llama2c stories260K.bin tok512.bin stories"},
 };
 
