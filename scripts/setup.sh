@@ -23,7 +23,7 @@ done
 packages=(
   g++ cmake ninja-build ccache pkg-config git
   libhwy-dev libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev
-  zlib1g-dev liblzma-dev libsentencepiece-dev libedit-dev
+  zlib1g-dev liblzma-dev libsentencepiece-dev libedit-dev libstb-dev
   gnuplot-nox python3
 )
 # Torch runs at a tenth of its speed on the reference BLAS, which Debian installs with it.

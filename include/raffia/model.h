@@ -72,7 +72,8 @@ std::vector<float> classify_pair(const Model& model, std::span<const int32_t> fi
 std::vector<float> classify_image(const Model& model, std::span<const float> pixels, const RunOptions& options = {});
 
 struct TranslateOptions {
-  int64_t beam = 4;             // hypotheses kept; 1: greedy
+  static constexpr int64_t kMaxBeam = 1024;
+  int64_t beam = 4;             // hypotheses kept, at most kMaxBeam; 1: greedy
   int64_t most_tokens = 0;      // of a translation; 0: twice the source and 16
   double length_penalty = 0.6;  // hypotheses compare by log probability / ((5 + length) / 6)^penalty (Wu et al. 2016)
   RunOptions run = {};

@@ -33,8 +33,9 @@ Session session_at_depth(std::shared_ptr<const Model> model, int64_t depth, cons
 
 // From logits to a token, in this order. The defaults draw from the model's own distribution.
 struct SamplingOptions {
+  static constexpr int64_t kMaxRepetitionWindow = 1 << 16;
   double repetition_penalty = 1;   // > 1: logits of recent tokens are divided by it (multiplied where negative)
-  int64_t repetition_window = 64;  // how many tokens are recent
+  int64_t repetition_window = 64;  // how many tokens are recent, at most kMaxRepetitionWindow
   double temperature = 1;          // logits are divided by it; 0: greedy, the likeliest token (the lowest id of equals)
   int64_t top_k = 0;               // the k likeliest alone; 0: all
   double top_p = 1;                // the fewest tokens whose probabilities sum to p

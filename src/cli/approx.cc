@@ -427,9 +427,6 @@ std::string prefix_of(const std::string& path) {
 }
 
 void check(const ApproxFlags& flags, const std::vector<DataSource>& sources, const std::vector<Estimator>& estimators) {
-  if (flags.threads > kMostThreads) {
-    throw UsageError(fmt::format("--threads: {} is too many, expected at most {}", flags.threads, kMostThreads));
-  }
   if (!flags.plot.empty()) require_gnuplot("--plot");
   if (flags.matrix.empty()) return;
   require_gnuplot("--show-matrix");
@@ -557,7 +554,7 @@ Run add_approx(CLI::App& app) {
          "Gate of rfa_gate and hybrid, before the sigmoid")
       ->type_name("X")
       ->default_str("6");
-  add_positive(app, "--threads", flags->threads, "Threads (default: all CPUs)");
+  add_positive(app, "--threads", flags->threads, "Threads (default: all CPUs)", kMostThreads);
   app.add_option("--plot", flags->plot,
                  "Write PREFIX.svg/.png: error against samples, and PREFIX-time.svg/.png: against time (needs gnuplot)")
       ->type_name("PREFIX");

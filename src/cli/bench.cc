@@ -133,7 +133,7 @@ void add_bench_flags(CLI::App& app, BenchOptions& options) {
   add_positive(app, "--window", shape.window, "hybrid, eva, causal lara: tokens of a window, seen exactly");
   add_positive(app, "--chunk", shape.chunk, "causal eva and lara: tokens per summary or proposal, a divisor of --window");
   add_name(app, "--map", kMaps, shape.map, "Feature map: trig, arccos, positive, positive2, elu, relu");
-  add_positives(app, "--threads", options.threads, "Numbers of threads");
+  add_positives(app, "--threads", options.threads, "Numbers of threads", kMostThreads);
   add_positive(app, "--repeats", options.repeats, "Turns of each contender; the best counts");
   add_name(app, "--dtype", kDTypes, shape.dtype, "Elements of inputs and outputs: f32, bf16");
   add_name(app, "--layout", kLayouts, shape.layout, "Order of axes in memory: bthd, bhtd");
@@ -153,10 +153,6 @@ void check(BenchOptions& options) {
   if (shape.value_dim == 0) shape.value_dim = shape.head_dim;
   if (shape.heads % shape.kv_heads != 0) {
     throw UsageError(fmt::format("--kv-heads: {} does not divide --heads {}", shape.kv_heads, shape.heads));
-  }
-  for (const int64_t threads : options.threads) {
-    if (threads > kMostThreads)
-      throw UsageError(fmt::format("--threads: {} is too many, expected at most {}", threads, kMostThreads));
   }
   if (options.no_softmax && options.ops == std::vector<Op>{Op::softmax}) {
     throw UsageError("--no-softmax leaves nothing of --ops softmax to measure");

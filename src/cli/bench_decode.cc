@@ -25,7 +25,7 @@ Run add_bench_decode(CLI::App& app) {
   const auto flags = std::make_shared<DecodeFlags>();
   add_model_flags(app, flags->bench.models);
   add_positives(app, "--batch", flags->batch, "Sessions stepped at once");
-  add_integers(app, "--depths", flags->depths, "Tokens that the sessions have read before");
+  add_counts(app, "--depths", flags->depths, "Tokens that the sessions have read before");
   add_positive(app, "--tokens", flags->tokens, "Tokens written by each session in a turn");
   add_run_flags(app, flags->bench);
   app.add_option("--plot", flags->plot, "Write PREFIX.svg and PREFIX.png: speed and memory against depth (needs gnuplot)")
@@ -34,7 +34,6 @@ Run add_bench_decode(CLI::App& app) {
     std::vector<ModelTest> tests;
     for (const int64_t batch : flags->batch) {
       for (const int64_t depth : flags->depths) {
-        if (depth < 0) throw UsageError(fmt::format("--depths: {} is negative, expected 0 or more", depth));
         tests.push_back({.kind = ModelTest::Kind::decode, .tokens = flags->tokens, .depth = depth, .batch = batch});
       }
     }

@@ -212,15 +212,10 @@ void run(const SessionFlags& flags) {
 Run add_bench_session(CLI::App& app) {
   const auto flags = std::make_shared<SessionFlags>();
   add_model_flags(app, flags->bench.models);
-  add_integers(app, "--depths", flags->depths, "Tokens that a session has read when it is saved, restored and forked");
+  add_counts(app, "--depths", flags->depths, "Tokens that a session has read when it is saved, restored and forked");
   add_positive(app, "--prompt-tokens", flags->prompt, "Tokens of the prompt that the prefix cache knows");
   add_run_flags(app, flags->bench);
-  return [flags] {
-    for (const int64_t depth : flags->depths) {
-      if (depth < 0) throw UsageError(fmt::format("--depths: {} is negative, expected 0 or more", depth));
-    }
-    run(*flags);
-  };
+  return [flags] { run(*flags); };
 }
 
 }  // namespace raffia::cli

@@ -82,7 +82,7 @@ Run add_bench_train(CLI::App& app) {
   add_positive(app, "--chunk", shape.chunk, "eva and lara: tokens per summary or proposal, a divisor of --window");
   add_positive(app, "--layers", flags->model.layers, "model: layers");
   add_positive(app, "--vocabulary", flags->model.vocabulary, "model: tokens that there are");
-  add_positives(app, "--threads", flags->bench.threads, "Numbers of threads");
+  add_positives(app, "--threads", flags->bench.threads, "Numbers of threads", kMostThreads);
   add_positive(app, "--repeats", flags->bench.repeats, "Turns of each contender; the best counts");
   add_seed(app, "--seed", shape.seed, "Seed of the data and the maps");
   add_positive(app, "--torch-max-length", flags->torch_max_length, "Measure torch_softmax up to this length only");

@@ -20,7 +20,7 @@
 #include "cli/table.h"
 #include "io/datasets.h"
 #include "io/npy.h"
-#include "io/pnm.h"
+#include "io/picture.h"
 #include "raffia/error.h"
 #include "raffia/model.h"
 
@@ -151,7 +151,7 @@ FloatArray read_pixels(const std::filesystem::path& file, const ModelConfig& con
     }
     return array;
   }
-  if (file.extension() == ".pgm" || file.extension() == ".ppm") return read_pnm(file);
+  if (is_picture(file)) return read_picture(file);
   const LabelledImages images = config.channels == 1 ? read_idx_pixels(file) : read_cifar_images(std::span(&file, 1));
   FloatArray array{.shape = {images.count, images.channels, images.size, images.size}, .values = {}};
   for (const uint8_t byte : images.pixels) array.values.push_back(static_cast<float>(byte) / 255);
@@ -195,7 +195,7 @@ Run add_classify(CLI::App& app) {
   const auto flags = std::make_shared<ClassifyFlags>();
   add_model(app, flags->model);
   app.add_option("files", flags->files,
-                 "Texts, one a line (default: stdin); images: .pgm, .ppm, .npy, IDX (one channel), CIFAR-10's .bin (three)")
+                 "Texts, one a line (default: stdin); images: .png, .jpg, .pgm, .ppm, .npy, IDX (one channel), CIFAR-10's .bin (three)")
       ->type_name("FILE");
   add_positive(app, "--top", flags->top, "Classes to print of each, the likeliest first");
   app.add_flag("--whole", flags->whole, "A file is one text");

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdio>
 #include <iostream>
 #include <string>
 #include <string_view>
@@ -16,6 +15,7 @@
 #include "cli/model_commands.h"
 #include "cli/sampling_flags.h"
 #include "cli/token_stream.h"
+#include "core/message.h"
 #include "io/text.h"
 #include "raffia/error.h"
 
@@ -23,7 +23,7 @@ namespace raffia::cli {
 namespace {
 
 constexpr std::string_view kHelp =
-    "A line is read, and the model writes on. Ctrl-C stops it, Ctrl-D leaves.\n"
+    "A line is read, and the model writes on. Ctrl-C stops it, Ctrl-D or /quit leaves.\n"
     "A line that ends in \\ is not finished: the model goes on within it. A line that begins with // is text that begins with "
     "/.\n"
     "  /back N          forget the last N tokens; without N, the last line and its answer\n"
@@ -32,9 +32,8 @@ constexpr std::string_view kHelp =
     "  /seed N          draw anew, from this seed\n"
     "  /temperature X   0: always the likeliest token\n"
     "  /info            where the session stands\n"
-    "  /help            this text\n";
-
-void say(const std::string& message) { fmt::print(stderr, "{}\n", message); }
+    "  /help            this text\n"
+    "  /quit, /exit     leave\n";
 
 class Conversation {
  public:
@@ -50,7 +49,7 @@ class Conversation {
   void run() {
     LineEditor editor("> ", interrupts_);
     std::string line;
-    while (std::cout && interrupts_.signal() != SIGTERM) {
+    while (std::cout && interrupts_.signal() != SIGTERM && !is_over_) {
       const LineEditor::Came came = editor.next(line);
       if (came == LineEditor::Came::end) return;
       if (came == LineEditor::Came::signal && !editor.is_terminal()) return;
@@ -68,9 +67,9 @@ class Conversation {
         answer(std::string_view(line).substr(line.starts_with("//") ? 1 : 0));
       }
     } catch (const CLI::ValidationError& error) {
-      say(error.what());
+      say("{}", error.what());
     } catch (const Error& error) {  // a wrong file or number is no reason to leave
-      say(error.what());
+      say("{}", error.what());
     }
   }
 
@@ -105,13 +104,15 @@ class Conversation {
       if (argument.empty()) throw Error(fmt::format("{} needs {}", command, what));
     };
     if (command == "/help") {
-      fmt::print(stderr, "{}", kHelp);
+      write_message(kHelp);
+    } else if (command == "/quit" || command == "/exit") {
+      is_over_ = true;
     } else if (command == "/info") {
       inform();
     } else if (command == "/save") {
       need("the name of a file");
       session_.save(argument);
-      say(fmt::format("{}: {} tokens", argument, grouped_position()));
+      say("{}: {}", argument, counted(session_.position(), "token"));
     } else if (command == "/load") {
       need("the name of a file");
       session_ = Session::restore(model_, argument, session_options_);
@@ -124,7 +125,7 @@ class Conversation {
       session_.rollback(tokens);
       within_line_ = argument.empty() && last_.within_line;
       last_ = {};
-      say(fmt::format("{} tokens forgotten, {} left", tokens, grouped_position()));
+      say("{} forgotten, {} left", counted(tokens, "token"), grouped(static_cast<uint64_t>(session_.position())));
     } else if (command == "/seed") {
       need("a number");
       set(&SamplingOptions::seed, parse_seed(command, argument));
@@ -145,12 +146,10 @@ class Conversation {
 
   void inform() const {
     const SamplingOptions& sampling = session_.sampling();
-    say(fmt::format("{} tokens read, {} of them can be forgotten; state {} bytes; temperature {}, seed {}; model {}",
-                    grouped_position(), session_.rollback_limit(), grouped(session_.state_bytes()), sampling.temperature,
-                    sampling.seed, fingerprint_text(model_->fingerprint())));
+    say("{} read, {} of them can be forgotten; state {} bytes; temperature {}, seed {}; model {}",
+        counted(session_.position(), "token"), session_.rollback_limit(), grouped(session_.state_bytes()), sampling.temperature,
+        sampling.seed, fingerprint_text(model_->fingerprint()));
   }
-
-  std::string grouped_position() const { return grouped(static_cast<uint64_t>(session_.position())); }
 
   struct Exchange {
     int64_t tokens = 0;        // of a line and its answer
@@ -164,6 +163,7 @@ class Conversation {
   Interrupts& interrupts_;
   const std::string line_end_;  // empty where the vocabulary has none
   bool within_line_ = false;    // the last answer did not end its line
+  bool is_over_ = false;        // /quit
   Exchange last_;
 };
 

@@ -15,6 +15,7 @@
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "cli/train_commands.h"
+#include "core/message.h"
 #include "core/split.h"
 #include "io/model_directory.h"
 #include "raffia/error.h"
@@ -122,8 +123,7 @@ void run(const ConvertFlags& flags) {
   save_model_config(config, fresh.path() / kConfigFile);
   fresh.commit();
   if (!fits.empty()) print_table(kFitColumns, std::span<const train::LayerFit>(fits), flags.output.format(), std::cout);
-  fmt::print(stderr, "{}: finetune it with raffia train lm --init {} --data TEXT --out DIR\n", flags.out.string(),
-             flags.out.string());
+  say("{}: finetune it with raffia train lm --init {} --data TEXT --out DIR", flags.out.string(), flags.out.string());
 }
 
 }  // namespace
@@ -147,7 +147,7 @@ Run add_convert(CLI::App& app) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   add_seed(app, "--seed", flags->seed, "Seed of random features");
-  add_positive(app, "--threads", flags->threads, "Threads (default: torch's own)");
+  add_positive(app, "--threads", flags->threads, "Threads (default: torch's own)", kMostThreads);
   app.add_flag("--force", flags->force, "Write over a model that is there");
   add_format_flags(app, flags->output);
   return [flags] { run(*flags); };

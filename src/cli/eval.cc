@@ -56,7 +56,7 @@ Run add_eval(CLI::App& app) {
       ->type_name("PATH")
       ->required();
   add_positive(app, "--batch", flags->batch, "Segments, sentences, texts or images at once");
-  add_positive(app, "--threads", flags->threads, "Threads (default: torch's own)");
+  add_positive(app, "--threads", flags->threads, "Threads (default: torch's own)", kMostThreads);
   add_positives(app, "--segments,--segment", flags->segments,
                 "lm: tokens that are read from empty memory, several lengths one after the other (default: as trained)");
   add_names(app, "--memory", kMemories, flags->memory,

@@ -12,6 +12,7 @@
 #include "cli/command.h"
 #include "cli/eval.h"
 #include "cli/table.h"
+#include "core/message.h"
 #include "io/model_directory.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
@@ -137,8 +138,8 @@ void dump_qkv(const EvalFlags& flags, nn::LanguageModelImpl& model, std::span<co
     }
   }
   save_tensors(flags.dump, tensors);
-  fmt::print(stderr, "{}: q, k and v of {} tokens, for raffia approx --causal --input {}{}\n", flags.dump.string(), segment,
-             flags.dump.string(), flags.layer ? "" : " --names layers.0.q,layers.0.k,layers.0.v");
+  say("{}: q, k and v of {} tokens, for raffia approx --causal --input {}{}", flags.dump.string(), segment, flags.dump.string(),
+      flags.layer ? "" : " --names layers.0.q,layers.0.k,layers.0.v");
 }
 
 }  // namespace

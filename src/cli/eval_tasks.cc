@@ -128,7 +128,9 @@ void evaluate_classifier(const EvalFlags& flags, const ModelConfig& config) {
 }
 
 void evaluate_images(const EvalFlags& flags, const ModelConfig& config) {
-  LabelledImages images = train::read_images(flags.data, true);
+  const bool has_names = std::filesystem::exists(flags.model / kClassesFile);
+  LabelledImages images =
+      train::read_images(flags.data, true, has_names ? load_classes(flags.model) : std::vector<std::string>());
   if (images.count == 0) {
     throw Error(
         fmt::format("{}: no images to test with, expected t10k-images-idx3-ubyte and t10k-labels-idx1-ubyte, or test_batch.bin",

@@ -1,14 +1,13 @@
 #include "cli/flags.h"
 
+#include <algorithm>
 #include <charconv>
+#include <functional>
 
 #include "core/split.h"
 
 namespace raffia::cli {
 namespace {
-
-// Far above any size that fits in memory, and low enough that products of two do not overflow.
-constexpr int64_t kLargest = 1'000'000'000;
 
 template <typename Number>
 bool parse_whole(std::string_view text, Number& value) {
@@ -16,10 +15,14 @@ bool parse_whole(std::string_view text, Number& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-using Parser = int64_t (*)(const std::string& flag, std::string_view text);
+void require_at_most(const std::string& flag, std::string_view text, int64_t value, int64_t most) {
+  if (value > most) throw CLI::ValidationError(flag, fmt::format("'{}' is too large, expected at most {}", text, most));
+}
+
+using Parser = std::function<int64_t(const std::string& flag, std::string_view text)>;
 
 CLI::Option* add_list(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description,
-                      Parser parse) {
+                      const Parser& parse) {
   return app
       .add_option_function<std::string>(
           flag,
@@ -37,26 +40,28 @@ CLI::Option* add_list(CLI::App& app, const std::string& flag, std::vector<int64_
 int64_t parse_integer(const std::string& flag, std::string_view text) {
   int64_t value = 0;
   if (!parse_whole(text, value)) throw CLI::ValidationError(flag, fmt::format("'{}' is not an integer", text));
-  if (value > kLargest || value < -kLargest) {
-    throw CLI::ValidationError(flag, fmt::format("'{}' is too large, expected at most {}", text, kLargest));
+  if (value > kLargestInteger || value < -kLargestInteger) {
+    throw CLI::ValidationError(flag, fmt::format("'{}' is too large, expected at most {}", text, kLargestInteger));
   }
   return value;
 }
 
-int64_t parse_positive(const std::string& flag, std::string_view text) {
+int64_t parse_positive(const std::string& flag, std::string_view text, int64_t most) {
   int64_t value = 0;
   if (!parse_whole(text, value) || value < 1) {
     throw CLI::ValidationError(flag, fmt::format("'{}' is not a positive integer", text));
   }
-  return parse_integer(flag, text);
+  require_at_most(flag, text, value, most);
+  return value;
 }
 
-int64_t parse_count(const std::string& flag, std::string_view text) {
+int64_t parse_count(const std::string& flag, std::string_view text, int64_t most) {
   int64_t value = 0;
   if (!parse_whole(text, value) || value < 0) {
     throw CLI::ValidationError(flag, fmt::format("'{}' is not an integer from 0 on", text));
   }
-  return parse_integer(flag, text);
+  require_at_most(flag, text, value, most);
+  return value;
 }
 
 uint64_t parse_seed(const std::string& flag, std::string_view text) {
@@ -70,7 +75,7 @@ uint64_t parse_seed(const std::string& flag, std::string_view text) {
 double parse_number(const std::string& flag, std::string_view text, double least, double most) {
   double value = 0;
   if (!parse_whole(text, value) || !(value >= least && value <= most)) {
-    const std::string range = most < kLargest ? fmt::format("{} to {}", least, most) : fmt::format("{} on", least);
+    const std::string range = most < kLargestInteger ? fmt::format("{} to {}", least, most) : fmt::format("{} on", least);
     throw CLI::ValidationError(flag, fmt::format("'{}' is not a number from {}", text, range));
   }
   return value;
@@ -85,10 +90,10 @@ std::vector<std::string> split_list(const std::string& flag, const std::string& 
   return values;
 }
 
-CLI::Option* add_positive(CLI::App& app, const std::string& flag, int64_t& target, const std::string& description) {
+CLI::Option* add_positive(CLI::App& app, const std::string& flag, int64_t& target, const std::string& description, int64_t most) {
   return app
       .add_option_function<std::string>(
-          flag, [&target, flag](const std::string& text) { target = parse_positive(flag, text); }, description)
+          flag, [&target, flag, most](const std::string& text) { target = parse_positive(flag, text, most); }, description)
       ->type_name("N")
       ->default_str(target > 0 ? fmt::format("{}", target) : "");
 }
@@ -117,6 +122,10 @@ CLI::Option* add_count(CLI::App& app, const std::string& flag, int64_t& target, 
       ->default_str(fmt::format("{}", target));
 }
 
+CLI::Validator choices(const std::string& joined) {
+  return CLI::Validator([](std::string&) { return std::string(); }, "", std::string(kChoices) + joined);
+}
+
 CLI::Validator file_name() {
   return CLI::Validator([](std::string& name) { return name.empty() ? "is empty, expected the name of a file" : std::string(); },
                         "");
@@ -126,13 +135,7 @@ CLI::Option* add_threads(CLI::App& app, int& target) {
   return app
       .add_option_function<std::string>(
           "--threads",
-          [&target](const std::string& text) {
-            const int64_t threads = parse_positive("--threads", text);
-            if (threads > kMostThreads) {
-              throw CLI::ValidationError("--threads", fmt::format("{} is too many, expected at most {}", threads, kMostThreads));
-            }
-            target = static_cast<int>(threads);
-          },
+          [&target](const std::string& text) { target = static_cast<int>(parse_positive("--threads", text, kMostThreads)); },
           "Threads (default: one for each CPU)")
       ->type_name("N");
 }
@@ -147,8 +150,15 @@ CLI::Option* add_number(CLI::App& app, const std::string& flag, double& target, 
       ->default_str(fmt::format("{}", target));
 }
 
-CLI::Option* add_positives(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description) {
-  return add_list(app, flag, target, description, parse_positive);
+CLI::Option* add_positives(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description,
+                           int64_t most) {
+  return add_list(app, flag, target, description,
+                  [most](const std::string& name, std::string_view text) { return parse_positive(name, text, most); });
+}
+
+CLI::Option* add_counts(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description) {
+  return add_list(app, flag, target, description,
+                  [](const std::string& name, std::string_view text) { return parse_count(name, text); });
 }
 
 CLI::Option* add_integers(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description) {

@@ -19,18 +19,21 @@
 namespace raffia::cli {
 
 inline constexpr int64_t kMostThreads = 1024;  // more are a slip of the finger
+// Far above any size that fits in memory, and low enough that products of two do not overflow.
+inline constexpr int64_t kLargestInteger = 1'000'000'000;
 
 // Parses the text of one value. Throws CLI::ValidationError, whose message starts with `flag`.
 int64_t parse_integer(const std::string& flag, std::string_view text);
-int64_t parse_positive(const std::string& flag, std::string_view text);
-int64_t parse_count(const std::string& flag, std::string_view text);  // 0 or more
+int64_t parse_positive(const std::string& flag, std::string_view text, int64_t most = kLargestInteger);
+int64_t parse_count(const std::string& flag, std::string_view text, int64_t most = kLargestInteger);  // 0 or more
 uint64_t parse_seed(const std::string& flag, std::string_view text);
 
 // "a,b,c" cut at its commas; repeated values count once. An empty list or value is an error.
 std::vector<std::string> split_list(const std::string& flag, const std::string& text);
 
 // A flag that takes one value, or one after the other of a comma-separated list. What the target holds is the default.
-CLI::Option* add_positive(CLI::App& app, const std::string& flag, int64_t& target, const std::string& description);
+CLI::Option* add_positive(CLI::App& app, const std::string& flag, int64_t& target, const std::string& description,
+                          int64_t most = kLargestInteger);
 CLI::Option* add_positive(CLI::App& app, const std::string& flag, std::optional<int64_t>& target, const std::string& description);
 CLI::Option* add_count(CLI::App& app, const std::string& flag, int64_t& target, const std::string& description);  // 0 or more
 CLI::Option* add_seed(CLI::App& app, const std::string& flag, uint64_t& target, const std::string& description);
@@ -42,7 +45,9 @@ CLI::Option* add_threads(CLI::App& app, int& target);  // --threads of one run; 
 double parse_number(const std::string& flag, std::string_view text, double least, double most);
 CLI::Option* add_number(CLI::App& app, const std::string& flag, double& target, double least, double most,
                         const std::string& description);
-CLI::Option* add_positives(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
+CLI::Option* add_positives(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description,
+                           int64_t most = kLargestInteger);
+CLI::Option* add_counts(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
 CLI::Option* add_integers(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
 
 // --json, --csv, --md: how records are printed.
@@ -52,6 +57,10 @@ struct FormatFlags {
   Format format() const { return json ? Format::json : csv ? Format::csv : Format::markdown; }
 };
 void add_format_flags(CLI::App& app, FormatFlags& target);
+
+// Names a flag's values for shell completion. It refuses nothing, and --help does not show it.
+inline constexpr std::string_view kChoices = "choices:";
+CLI::Validator choices(const std::string& joined);  // "f32,bf16,int8"
 
 // The names that a flag takes, and what they stand for.
 template <typename Value>
@@ -79,12 +88,20 @@ std::string_view name_in(const Names<Value, kCount>& names, Value value) {
 }
 
 template <typename Value, size_t kCount>
+std::string joined_names(const Names<Value, kCount>& names) {
+  std::vector<std::string_view> known;
+  for (const auto& [name, value] : names) known.push_back(name);
+  return fmt::format("{}", fmt::join(known, ","));
+}
+
+template <typename Value, size_t kCount>
 CLI::Option* add_name(CLI::App& app, const std::string& flag, const Names<Value, kCount>& names, Value& target,
                       const std::string& description) {
   return app
       .add_option_function<std::string>(
           flag, [&target, &names, flag](const std::string& text) { target = parse_name(flag, text, names); }, description)
       ->type_name("NAME")
+      ->check(choices(joined_names(names)))
       ->default_str(std::string(name_in(names, target)));
 }
 
@@ -102,6 +119,7 @@ CLI::Option* add_names(CLI::App& app, const std::string& flag, const Names<Value
           },
           description)
       ->type_name("LIST")
+      ->check(choices(joined_names(names)))
       ->default_str(fmt::format("{}", fmt::join(defaults, ",")));
 }
 

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -20,6 +19,7 @@
 #include "cli/prompt.h"
 #include "cli/sampling_flags.h"
 #include "cli/table.h"
+#include "core/message.h"
 #include "io/text.h"
 #include "raffia/session.h"
 
@@ -86,18 +86,18 @@ void print_json(const Outcome& outcome, const Session& session, bool interrupted
 void print_log_probabilities(const Generated& written, const Tokenizer& tokenizer) {
   for (size_t i = 0; i < written.ids.size(); ++i) {
     const std::string text = tokenizer.decode(std::span(written.ids).subspan(i, 1));
-    fmt::print(stderr, "{:>6} {:>10.4f} {}\n", written.ids[i], written.log_probabilities[i],
-               Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
+    say("{:>6} {:>10.4f} {}", written.ids[i], written.log_probabilities[i],
+        Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
   }
 }
 
 void print_report(const Outcome& outcome, const Session& session) {
   const auto part = [](std::string_view verb, size_t tokens, double seconds) {
-    return fmt::format("{} tokens {} in {} ({:.0f} tokens/s)", grouped(tokens), verb, human_seconds(seconds),
+    return fmt::format("{} {} in {} ({:.0f} tokens/s)", counted(tokens, "token"), verb, human_seconds(seconds),
                        Outcome::per_second(tokens, seconds));
   };
-  fmt::print(stderr, "{}, {}; state {} bytes\n", part("read", static_cast<size_t>(outcome.prompt.tokens), outcome.prompt.seconds),
-             part("written", outcome.written.ids.size(), outcome.seconds), grouped(session.state_bytes()));
+  say("{}, {}; state {} bytes", part("read", static_cast<size_t>(outcome.prompt.tokens), outcome.prompt.seconds),
+      part("written", outcome.written.ids.size(), outcome.seconds), grouped(session.state_bytes()));
 }
 
 Session make_session(const Flags& flags, const std::shared_ptr<const Model>& model, SessionOptions& options) {
@@ -135,8 +135,7 @@ void continue_text(const Flags& flags, Session& session, const Interrupts& inter
   }
   if (isatty(STDOUT_FILENO) == 1) std::cout << '\n' << std::flush;
   if (outcome.written.reason == Generated::Reason::room) {
-    fmt::print(stderr, "The text ends here: the model has learned {} positions, and no more.\n",
-               session.model().config().max_length);
+    say("The text ends here: the model has learned {}, and no more.", counted(session.model().config().max_length, "position"));
   }
   if (flags.logprobs) print_log_probabilities(outcome.written, session.model().tokenizer());
   print_report(outcome, session);
@@ -150,8 +149,7 @@ void run(const Flags& flags) {
   Interrupts interrupts;
   if (flags.interactive) {
     if (flags.prompt.given() && !read_prompt(session, flags.prompt, interrupts).whole) {
-      fmt::print(stderr, "The prompt was not read to its end: the conversation begins after {} tokens.\n",
-                 grouped(static_cast<uint64_t>(session.position())));
+      say("The prompt was not read to its end: the conversation begins after {}.", counted(session.position(), "token"));
     }
     interrupts.forget();
     GenerateOptions generate_options{.tokens = flags.tokens, .stop = flags.stop};
@@ -163,7 +161,7 @@ void run(const Flags& flags) {
   }
   if (const int signal = interrupts.signal(); signal != 0) {
     std::cout.flush();
-    throw Interrupted(signal, fmt::format("stopped after {} tokens{}", grouped(static_cast<uint64_t>(session.position())),
+    throw Interrupted(signal, fmt::format("stopped after {}{}", counted(session.position(), "token"),
                                           flags.state_out.empty() ? "" : "; the state is written"));
   }
 }

@@ -126,7 +126,8 @@ Run add_import_hf(CLI::App& app) {
            options->type = text;
          },
          "How matrices are stored: f32, bf16 or int8; bf16 files stay bf16, others become f32")
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->check(choices(joined_names(kWeightTypes)));
   return [options] { import_hf(*options); };
 }
 

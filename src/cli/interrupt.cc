@@ -39,7 +39,6 @@ void set_handlers(void (*handler)(int)) {
   action.sa_flags = SA_RESTART;  // a write to stdout that were cut off would fail for good
   sigemptyset(&action.sa_mask);
   for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
-  std::signal(SIGPIPE, handler == SIG_DFL ? SIG_DFL : SIG_IGN);  // whoever reads stdout left: the stream says so
 }
 
 }  // namespace

@@ -5,8 +5,7 @@
 namespace raffia::cli {
 
 // As long as it lives, the first SIGINT or SIGTERM is noted and ends await_input; a second one ends the process, as if there were
-// no such object. (A SIGTERM after a SIGINT is noted, too.) Nor does a closed pipe end it: writing to stdout fails instead, and
-// there is time to save. At most one lives at a time.
+// no such object. (A SIGTERM after a SIGINT is noted, too.) At most one lives at a time.
 class Interrupts {
  public:
   Interrupts();

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -12,13 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "cli/app_tree.h"
 #include "cli/program.h"
-#include "raffia/error.h"
+#include "core/message.h"
 
 namespace raffia::cli {
 namespace {
 
-// Never parsed here: run_raffia_train takes over before.
+// Never parsed here: raffia-train takes over before.
 Run listed_only(CLI::App&) {
   return [] {};
 }
@@ -37,11 +37,11 @@ constexpr Command kCommands[] = {
      "raffia bench session --model book-model --depths 100,100000 --json", add_bench_session},
     {"bench", "train", "Time training: an attention layer or a whole model (needs raffia-train)",
      "raffia bench train --what layer --lengths 512,2048 --json", listed_only},
-    {nullptr, "generate", "Let a language model write on, from a prompt or a saved state",
+    {nullptr, "generate", "Continue a text with a language model, from a prompt or a saved state",
      "raffia generate my-model --prompt 'Once upon a time' --tokens 200 --temperature 0.8 --state-out story.state", add_generate},
     {nullptr, "translate", "Translate stdin line by line", "raffia translate en-de --beam 4 < english.txt > german.txt",
      add_translate},
-    {nullptr, "classify", "Classes of texts, of pairs of texts, of images", "raffia classify reviews-model --top 3 < reviews.txt",
+    {nullptr, "classify", "Classify texts, pairs of texts, or images", "raffia classify reviews-model --top 3 < reviews.txt",
      add_classify},
     {"state", "info", "Show what a state file holds", "raffia state info story.state", add_state_info},
     {"state", "save", "Read a prompt and write the state", "raffia state save my-model book.state --prompt-file book.txt",
@@ -62,13 +62,16 @@ constexpr Command kCommands[] = {
     {"import", "hf", "Import a LLaMA model of Hugging Face", "raffia import hf SmolLM-135M smollm --type int8", add_import_hf},
     {nullptr, "quantize", "Store the matrices of a model in fewer bytes", "raffia quantize stories stories-int8 --type int8",
      add_quantize},
+    {nullptr, "completion", "Print the script that completes raffia's commands and flags in a shell",
+     "source <(raffia completion bash)", add_completion},
+    {nullptr, "man", "Print the manual page", "raffia man | man -l -", add_man},
     {nullptr, "info", "Show version, instruction sets, threads, caches and compiler", "raffia info --json", add_info},
 };
 
 constexpr Group kGroups[] = {
     {"bench", "Measure speed on this machine", "raffia bench attention --causal --lengths 512,2048"},
-    {"state", "Sessions as files of constant size", "raffia state info story.state"},
-    {"import", "Make a model directory of a model that others trained",
+    {"state", "Save, load and show sessions as files", "raffia state info story.state"},
+    {"import", "Import models from other projects",
      "raffia import llama2c stories260K.bin tok512.bin stories"},
 };
 
@@ -78,40 +81,20 @@ constexpr Program kProgram{.name = "raffia",
                            .groups = kGroups,
                            .commands = kCommands};
 
-// Words at the start of a command line, and what stands in their place when raffia-train runs the rest.
-struct Delegation {
-  std::vector<std::string_view> words;
-  std::vector<std::string_view> instead;
-};
-
-const Delegation* delegation_of(std::span<char* const> arguments) {
-  static const Delegation kDelegations[] = {
-      {{"train"}, {}},
-      {{"convert"}, {"convert"}},
-      {{"eval"}, {"eval"}},
-      {{"bench", "train"}, {"bench"}},
-  };
-  const auto* found = std::find_if(std::begin(kDelegations), std::end(kDelegations), [&](const Delegation& delegation) {
-    return delegation.words.size() <= arguments.size() &&
-           std::equal(delegation.words.begin(), delegation.words.end(), arguments.begin());
+// Whether raffia-train runs this command line: it has the same commands under the same names.
+bool needs_torch(std::span<char* const> arguments) {
+  static const std::vector<std::string_view> kCommandsOfTrain[] = {{"train"}, {"convert"}, {"eval"}, {"bench", "train"}};
+  return std::ranges::any_of(kCommandsOfTrain, [arguments](const auto& words) {
+    return words.size() <= arguments.size() && std::equal(words.begin(), words.end(), arguments.begin());
   });
-  return found == std::end(kDelegations) ? nullptr : found;
 }
 
 // Becomes raffia-train; comes back only with an error.
-int run_raffia_train(const Delegation& delegation, std::span<char* const> arguments) {
-  std::error_code ignored;
-  const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() / "raffia-train";
-  std::vector<std::string> words{path.string()};
-  words.insert(words.end(), delegation.instead.begin(), delegation.instead.end());
-  for (char* word : arguments.subspan(delegation.words.size())) words.emplace_back(word);
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  ::execv(path.c_str(), pointers.data());
-  fmt::print(stderr,
-             "raffia: cannot run {}: {}; it is built where LibTorch is (apt-get install libtorch-dev, RAFFIA_BUILD_TORCH=ON)\n",
-             path.string(), std::strerror(errno));
+int run_raffia_train(char** argv) {
+  const std::filesystem::path path = raffia_train_path();
+  ::execv(path.c_str(), argv);
+  say("raffia: cannot run {}: {}; it is built where LibTorch is (apt-get install libtorch-dev, RAFFIA_BUILD_TORCH=ON)",
+      path.string(), std::strerror(errno));
   return 1;
 }
 
@@ -120,7 +103,6 @@ int run_raffia_train(const Delegation& delegation, std::span<char* const> argume
 
 int main(int argc, char** argv) {
   const auto arguments = std::span<char* const>(argv, static_cast<size_t>(argc)).subspan(argc > 0 ? 1 : 0);
-  if (const auto* delegation = raffia::cli::delegation_of(arguments))
-    return raffia::cli::run_raffia_train(*delegation, arguments);
+  if (raffia::cli::needs_torch(arguments)) return raffia::cli::run_raffia_train(argv);
   return raffia::cli::run_program(raffia::cli::kProgram, argc, argv);
 }

@@ -279,7 +279,7 @@ std::string ModelTest::name() const {
 }
 
 void add_run_flags(CLI::App& app, ModelBenchOptions& options) {
-  add_positives(app, "--threads", options.threads, "Numbers of threads");
+  add_positives(app, "--threads", options.threads, "Numbers of threads", kMostThreads);
   add_positive(app, "--repeats", options.repeats, "Turns of each contender; the best counts");
   add_positive(app, "--cache-limit", options.cache_limit,
                "GB: contenders whose sessions of a test remember more are left out there");

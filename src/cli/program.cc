@@ -4,8 +4,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <cstdio>
+#include <csignal>
 #include <exception>
 #include <iostream>
 #include <optional>
@@ -13,6 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "cli/app_tree.h"
+#include "cli/suggest.h"
+#include "core/message.h"
 #include "raffia/version.h"
 
 namespace raffia::cli {
@@ -31,10 +35,6 @@ const CLI::App& innermost(const CLI::App& app) {
   return chosen.empty() ? app : innermost(*chosen.front());
 }
 
-std::string full_name(const CLI::App& app) {
-  return app.get_parent() == nullptr ? app.get_name() : full_name(*app.get_parent()) + " " + app.get_name();
-}
-
 // The first word that should name a subcommand of `app` and does not; CLI11 would only say that one is missing.
 std::optional<std::string> unknown_command(const CLI::App& app, std::span<char* const> arguments) {
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
@@ -42,14 +42,30 @@ std::optional<std::string> unknown_command(const CLI::App& app, std::span<char* 
   std::vector<std::string> names;
   for (const CLI::App* command : commands) {
     if (command->get_name() == arguments[0]) return unknown_command(*command, arguments.subspan(1));
-    names.push_back(command->get_name());
+    if (!command->get_group().empty()) names.push_back(command->get_name());
   }
-  return fmt::format("'{}' is not a command, expected one of {}", arguments[0], fmt::join(names, ", "));
+  const std::string meant = suggestion(arguments[0], names);
+  return fmt::format("unknown command '{}'{}", arguments[0],
+                     meant.empty() ? fmt::format(", expected one of {}", fmt::join(names, ", ")) : meant);
+}
+
+// The first word that should name an option and does not. Looked for before any other fault, which may be due to it: the value
+// of a misspelled option is taken for a file.
+std::optional<std::string> unknown_option(const CLI::App& app) {
+  const auto words = app.remaining(true);
+  const auto found = std::ranges::find_if(words, [](const std::string& word) { return word.starts_with('-') && word != "-"; });
+  if (found == words.end()) return std::nullopt;
+  const std::string option = found->substr(0, found->find('='));
+  std::vector<std::string> names;
+  for (const CLI::Option* known : innermost(app).get_options()) {
+    for (const std::string& name : known->get_lnames()) names.push_back("--" + name);
+  }
+  return fmt::format("unknown option '{}'{}", option, suggestion(option, names));
 }
 
 int bad_usage(const CLI::App& app, const std::string& message) {
   const std::string name = full_name(innermost(app));
-  fmt::print(stderr, "{}: {}\nSee '{} --help'.\n", name, message, name);
+  say("{}: {}\nSee '{} --help'.", name, message, name);
   return kBadUsage;
 }
 
@@ -86,31 +102,35 @@ int run(const Program& program, int argc, char** argv) {
   } catch (const CLI::Success& request) {  // --help, --version
     return app.exit(request);
   } catch (const CLI::Error& error) {
-    return bad_usage(app, error.what());
+    return bad_usage(app, unknown_option(app).value_or(error.what()));
   } catch (const UsageError& error) {
     return bad_usage(app, error.what());
   }
-  std::cout.flush();
-  if (!std::cout) {
-    fmt::print(stderr, "{}: stdout could not be written\n", program.name);
-    return kFailure;
-  }
   return kSuccess;
+}
+
+bool is_stdout_written() {
+  std::cout.flush();
+  return std::cout.good();
 }
 
 }  // namespace
 
 int run_program(const Program& program, int argc, char** argv) {
   fill_standard_streams();
+  // A reader of stdout or stderr that is gone must not end a command that has something to keep. Writing to stdout fails then.
+  std::signal(SIGPIPE, SIG_IGN);
   try {
-    return run(program, argc, argv);
+    const int code = run(program, argc, argv);
+    if (code != kSuccess || is_stdout_written()) return code;
+    say("{}: stdout could not be written", program.name);
   } catch (const Interrupted& interrupted) {
-    fmt::print(stderr, "{}: {}\n", program.name, interrupted.what());
+    say("{}: {}", program.name, interrupted.what());
     return kSignal + interrupted.signal;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "{}: {}\n", program.name, error.what());
-    return kFailure;
+    say("{}: {}", program.name, error.what());
   }
+  return kFailure;
 }
 
 }  // namespace raffia::cli

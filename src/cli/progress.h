@@ -3,6 +3,7 @@
 #define RAFFIA_CLI_PROGRESS_H_
 
 #include <chrono>
+#include <cstddef>
 #include <string>
 
 namespace raffia::cli {
@@ -13,8 +14,9 @@ class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `total`: work in any unit that is roughly proportional to time; 0: nobody knows. Nothing is shown in the time `quiet`.
-  explicit Progress(double total, Clock::duration quiet = {});
+  // `total`: work in any unit that is roughly proportional to time; 0: unknown. Nothing is shown in the time `quiet`.
+  // `done_before`: how much of the total an earlier run has done; the bar starts there, and the time left is guessed without it.
+  explicit Progress(double total, Clock::duration quiet = {}, double done_before = 0);
   ~Progress();  // clears the bar
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -30,14 +32,21 @@ class Progress {
   std::string time_left() const;
 
   const bool terminal_;
-  const double total_;
+  const double total_, done_before_;
   const Clock::duration quiet_;
   const Clock::time_point start_ = Clock::now();
   Clock::time_point shown_ = {};
   bool on_screen_ = false;
-  double done_ = 0;
+  double done_ = done_before_;
   std::string what_;
 };
+
+// The line of a bar in fewer than `columns` columns, so that no terminal wraps it: bar, share, `what`, `left`. Where room is
+// short the bar shrinks first, then `what` loses parts (which ", " separates) from its end, then the bar goes.
+std::string bar_line(double fraction, const std::string& what, const std::string& left, size_t columns);
+
+// Columns of the terminal behind stderr: as it says itself, else as the environment variable COLUMNS says, else 80.
+size_t terminal_columns();
 
 }  // namespace raffia::cli
 

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdio>
 #include <span>
 #include <vector>
 
 #include "cli/flags.h"
 #include "cli/progress.h"
 #include "cli/token_stream.h"
+#include "core/message.h"
 #include "io/text.h"
 
 namespace raffia::cli {
@@ -41,7 +41,7 @@ class Reader {
     for (size_t block = room(); pending_.size() - read >= block && !stopped(); block = room()) {
       session_.prefill(std::span(pending_).subspan(read, block));
       read += block;
-      progress_.describe(fmt::format("reading the prompt, {} tokens", grouped(static_cast<uint64_t>(tokens()))));
+      progress_.describe("reading the prompt, " + counted(tokens(), "token"));
       progress_.advance(bytes_per_token * static_cast<double>(block));
     }
     pending_.erase(pending_.begin(), pending_.begin() + static_cast<ptrdiff_t>(read));
@@ -92,7 +92,7 @@ class PromptSource {
     } else {
       input_.emplace(flags.file);
     }
-    if (input_ && input_->is_terminal()) fmt::print(stderr, "The prompt ends with Ctrl-D at the start of a line.\n");
+    if (input_ && input_->is_terminal()) say("The prompt ends with Ctrl-D at the start of a line.");
   }
 
   std::optional<uint64_t> size() const { return input_ ? input_->size() : text_.size(); }

@@ -31,6 +31,10 @@ auto number(double least, double most) {
   return [least, most](const std::string& flag, std::string_view text) { return parse_number(flag, text, least, most); };
 }
 
+auto count(int64_t most) {
+  return [most](const std::string& flag, std::string_view text) { return parse_count(flag, text, most); };
+}
+
 }  // namespace
 
 double parse_temperature(const std::string& flag, std::string_view text) { return parse_number(flag, text, 0, kHighest); }
@@ -39,16 +43,17 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {
   using Options = SamplingOptions;
   CLI::Option* greedy = app.add_flag_callback(
       "--greedy", [&flags] { flags.given.emplace_back([](Options& options) { options.temperature = 0; }); },
-      "Always the likeliest token: --temperature 0");
-  add(app, flags, "--temperature", &Options::temperature, parse_temperature, "Below 1 the likely is likelier; 0: greedy")
+      "Always choose the likeliest token, as --temperature 0 does");
+  add(app, flags, "--temperature", &Options::temperature, parse_temperature, "Below 1: likelier tokens; above 1: more varied ones; 0: greedy")
       ->excludes(greedy);
-  add(app, flags, "--top-k", &Options::top_k, parse_count, "Draw among the K likeliest tokens; 0: all");
+  add(app, flags, "--top-k", &Options::top_k, count(kLargestInteger), "Draw among the K likeliest tokens; 0: all");
   add(app, flags, "--top-p", &Options::top_p, number(1e-9, 1), "Draw among the likeliest tokens that sum to this probability");
   add(app, flags, "--min-p", &Options::min_p, number(0, 1), "Draw among tokens at least so likely, relative to the likeliest");
   add(app, flags, "--repetition-penalty", &Options::repetition_penalty, number(1e-6, kHighest),
       "Above 1: recent tokens are less likely");
-  add(app, flags, "--repetition-window", &Options::repetition_window, parse_count, "How many tokens are recent");
-  add(app, flags, "--seed", &Options::seed, parse_seed, "Of the draws");
+  add(app, flags, "--repetition-window", &Options::repetition_window, count(Options::kMaxRepetitionWindow),
+      "How many tokens are recent");
+  add(app, flags, "--seed", &Options::seed, parse_seed, "Seed of the random draws");
 }
 
 }  // namespace raffia::cli

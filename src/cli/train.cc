@@ -21,6 +21,7 @@
 #include "cli/train_commands.h"
 #include "cli/train_plot.h"
 #include "cli/train_ranks.h"
+#include "core/message.h"
 #include "raffia/error.h"
 #include "torch/libtorch.h"
 #include "torch/train/distributed.h"
@@ -131,7 +132,7 @@ class Screen : public train::Observer {
     if (progress_) {
       progress_->note(message);
     } else {
-      fmt::print(stderr, "{}\n", message);
+      say("{}", message);
     }
   }
 

@@ -1,5 +1,5 @@
 // The raffia-train command: everything that needs LibTorch. `raffia train`, `raffia convert`, `raffia eval` and
-// `raffia bench train` run it.
+// `raffia bench train` run it, with the words that they were given: its commands have the same names.
 #include "cli/program.h"
 #include "cli/train_commands.h"
 
@@ -7,26 +7,33 @@ namespace raffia::cli {
 namespace {
 
 constexpr Command kCommands[] = {
-    {nullptr, "lm", "Train a language model on a text", "raffia train lm --data book.txt --out book-model", add_train_lm},
-    {nullptr, "translate", "Train a translator on two files that are aligned by line",
+    {"train", "lm", "Train a language model on a text", "raffia train lm --data book.txt --out book-model", add_train_lm},
+    {"train", "translate", "Train a translator on two files that are aligned by line",
      "raffia train translate --data corpus --source en --target de --out en-de", add_train_translate},
-    {nullptr, "classify", "Train a classifier of texts, or of pairs of texts: lines of label TAB text",
+    {"train", "classify", "Train a classifier of texts, or of pairs of texts: lines of label TAB text",
      "raffia train classify --data reviews.tsv --out reviews-model", add_train_classify},
-    {nullptr, "image", "Train a classifier of images: a directory of MNIST's or CIFAR-10's files",
+    {"train", "image", "Train a classifier of images: a directory of MNIST's or CIFAR-10's files",
      "raffia train image --data fashion-mnist --out fashion-model", add_train_image},
-    {nullptr, "recall", "Train on associative recall: what an attention remembers, over which distance",
+    {"train", "recall", "Train on associative recall: what an attention remembers, over which distance",
      "raffia train recall --estimator hybrid --pairs 32 --distances 16,64,256 --out recall-model", add_train_recall},
     {nullptr, "convert", "Put another attention in place of a model's softmax attention",
      "raffia convert imported --to rfa_gate converted --data stories.txt", add_convert},
     {nullptr, "eval", "Evaluate a trained model", "raffia eval book-model --data other.txt --segments 256,1024 --json", add_eval},
-    {nullptr, "bench", "Time training: an attention layer or a whole model, beside plain torch",
+    {"bench", "train", "Time training: an attention layer or a whole model, beside plain torch",
      "raffia bench train --what layer --lengths 512,2048 --json", add_bench_train},
+    {nullptr, "describe", "Print all commands and flags as JSON", "raffia-train describe", add_describe},
 };
 
-constexpr Program kProgram{.name = "raffia-train",
+constexpr Group kGroups[] = {
+    {"train", "Train a model", "raffia train lm --data book.txt --out book-model"},
+    {"bench", "Measure speed on this machine", "raffia bench train --what layer --lengths 512,2048"},
+};
+
+// By the name that people type.
+constexpr Program kProgram{.name = "raffia",
                            .description = "Train and evaluate models with Random Feature Attention",
                            .example = "raffia train lm --data book.txt --out book-model",
-                           .groups = {},
+                           .groups = kGroups,
                            .commands = kCommands};
 
 }  // namespace

@@ -79,7 +79,7 @@ void run(const TranslateFlags& flags) {
     print(*line, found, number, flags, tokenizer);
     if (!std::cout) return;
     if (progress) {
-      progress->describe(fmt::format("translating, {} lines", grouped(static_cast<uint64_t>(number))));
+      progress->describe("translating, " + counted(number, "line"));
       progress->advance(static_cast<double>(line->size() + 1));
     }
   }
@@ -91,11 +91,11 @@ Run add_translate(CLI::App& app) {
   const auto flags = std::make_shared<TranslateFlags>();
   constexpr double kHighestPenalty = 100;
   add_model(app, flags->model);
-  add_positive(app, "--beam", flags->options.beam, "Hypotheses that are kept; 1: greedy");
+  add_positive(app, "--beam", flags->options.beam, "Hypotheses that are kept; 1: greedy", TranslateOptions::kMaxBeam);
   add_number(app, "--length-penalty", flags->options.length_penalty, 0, kHighestPenalty,
              "Above 0: longer translations count for more");
-  add_positive(app, "--most-tokens", flags->options.most_tokens, "Of a translation (default: twice the source and 16)");
-  add_positive(app, "--n-best", flags->best, "Print so many of each line: its number, score and text between tabs");
+  add_positive(app, "--most-tokens", flags->options.most_tokens, "Tokens of a translation, at most (default: twice the source and 16)");
+  add_positive(app, "--n-best", flags->best, "Print the N best translations of each line: its number, score and text between tabs");
   app.add_flag("--json", flags->json, "Print an object a line");
   add_threads(app, flags->options.run.threads);
   return [flags] { run(*flags); };

@@ -2,12 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <string>
 #include <string_view>
 
+#include "core/message.h"
 #include "raffia/isa.h"
 
 namespace raffia {
@@ -26,7 +26,7 @@ void Trace::print() const noexcept {
     const std::string chunk = chunk_ > 0 ? fmt::format(" chunk {}", chunk_) : "";
     const std::string line = fmt::format("raffia: {} {}{} isa {}{} {:.4g} ms\n", op_, argument_, to_string(shape_.data(), rank_),
                                          name_of(active_isa()), chunk, elapsed.count());
-    std::fputs(line.c_str(), stderr);  // one call, so that lines of several threads do not mix
+    write_message(line);
   } catch (const std::exception&) {
     return;  // a line of diagnostics is not worth the op
   }

@@ -48,8 +48,9 @@ ParallelText read_parallel_text(const std::filesystem::path& sources, const std:
 // Square images of bytes.
 struct LabelledImages {
   int64_t count = 0, channels = 0, size = 0;
-  std::vector<uint8_t> pixels;  // [count, channels, size, size]
-  std::vector<int64_t> labels;  // [count]
+  std::vector<uint8_t> pixels;          // [count, channels, size, size]
+  std::vector<int64_t> labels;          // [count]
+  std::vector<std::string> names = {};  // of the classes, where the data name them
 
   int64_t classes() const;  // one more than the highest label
 };

@@ -114,4 +114,8 @@ std::string grouped(uint64_t number) {
   return digits;
 }
 
+std::string counted(uint64_t number, std::string_view noun) {
+  return fmt::format("{} {}{}", grouped(number), noun, number == 1 ? "" : "s");
+}
+
 }  // namespace raffia

@@ -57,6 +57,10 @@ std::vector<std::string_view> lines_of(std::string_view text);
 // 1234567 -> "1,234,567".
 std::string grouped(uint64_t number);
 
+// 1, "token" -> "1 token"; 1234, "token" -> "1,234 tokens".
+std::string counted(uint64_t number, std::string_view noun);
+inline std::string counted(int64_t number, std::string_view noun) { return counted(static_cast<uint64_t>(number), noun); }
+
 }  // namespace raffia
 
 #endif  // RAFFIA_IO_TEXT_H_

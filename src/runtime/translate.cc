@@ -89,7 +89,8 @@ std::vector<Translation> translate(const Model& model, std::span<const int32_t> 
   const Graph& graph = model.graph();
   graph.require_task("translate", Task::translate);
   graph.require_ids("translate", source);
-  require(options.beam >= 1 && options.beam <= 1024, "translate: beam is {}, expected 1 to 1024", options.beam);
+  constexpr int64_t kMost = TranslateOptions::kMaxBeam;
+  require(options.beam >= 1 && options.beam <= kMost, "translate: beam is {}, expected 1 to {}", options.beam, kMost);
   require(options.most_tokens >= 0, "translate: most_tokens is {}, expected 0 or more", options.most_tokens);
   require(std::isfinite(options.length_penalty), "translate: length_penalty is {}, expected a number", options.length_penalty);
   graph.require_room("translate", graph.encoder(), static_cast<int64_t>(source.size()));

@@ -275,7 +275,7 @@ TEST_F(Approx, BadUsageExitsWithTwoAndSaysWhy) {
   expect_exit(2, "--seeds none", "--seeds: 'none' is not a positive integer");
   expect_exit(2, "--gate-logit nan", "--gate-logit: 'nan' is not a number");
   expect_exit(2, "--target cosine", "--target: 'cosine' is unknown, expected one of softmax, gaussian");
-  expect_exit(2, "--threads 100000", "--threads: 100000 is too many");
+  expect_exit(2, "--threads 100000", "--threads: '100000' is too large, expected at most 1024");
   expect_exit(2, "--estimators rfa_gate", "rfa_gate is causal, expected --causal");
   expect_exit(2, "--causal --estimators rfa:log=true", "rfa:log=true has no causal form");
   expect_exit(2, "--input a.npy b.npy", "--input: 2 files, expected three .npy files (q, k, v) or one .safetensors file");

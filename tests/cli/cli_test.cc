@@ -119,9 +119,9 @@ TEST_F(Cli, VersionIsANumberOnStdout) {
 
 TEST_F(Cli, BadUsageExitsWithTwoAndSaysWhy) {
   expect_refused("", "subcommand is required");
-  expect_refused("frobnicate", "'frobnicate' is not a command, expected one of bench, state, import, generate, translate");
+  expect_refused("frobnicate", "unknown command 'frobnicate', expected one of bench, state, import, generate, translate");
   expect_refused("bench frobnicate",
-                 "'frobnicate' is not a command, expected one of attention, step, decode, prefill, session, train");
+                 "unknown command 'frobnicate', expected one of attention, step, decode, prefill, session, train");
   expect_refused("info --frobnicate", "--frobnicate");
   expect_refused("info extra", "extra");
   expect_refused("bench attention --frobnicate", "--frobnicate");
@@ -137,7 +137,7 @@ TEST_F(Cli, BadUsageExitsWithTwoAndSaysWhy) {
   expect_refused("bench attention --map none", "--map: 'none' is unknown, expected one of trig, arccos");
   expect_refused("bench attention --isa mmx", "--isa: 'mmx' is unknown, expected one of scalar");
   expect_refused("bench attention --heads 8 --kv-heads 3", "--kv-heads: 3 does not divide --heads 8");
-  expect_refused("bench attention --threads 100000", "--threads: 100000 is too many");
+  expect_refused("bench attention --threads 100000", "--threads: '100000' is too large, expected at most 1024");
   expect_refused("bench attention --json --csv", "--json excludes --csv");
   expect_refused("bench attention --ops softmax --no-softmax", "nothing");
   expect_refused("bench attention --samples 0", "--samples: '0' is not a positive integer");
@@ -149,6 +149,26 @@ TEST_F(Cli, BadUsageExitsWithTwoAndSaysWhy) {
   expect_refused("bench step --ops lara --chunk 7", "--chunk: 7 does not divide --window 32");
   expect_refused("bench step --ops ra", "--ops: ra has no step, expected some of softmax, rfa, rfa_gate, hybrid, lara, eva");
   expect_refused("bench step --lengths -5", "--lengths: '-5' is not a positive integer");
+}
+
+TEST_F(Cli, MisspelledNamesGetASuggestion) {
+  expect_refused("trian", "raffia: unknown command 'trian': did you mean 'train'?");
+  expect_refused("gen", "unknown command 'gen': did you mean 'generate'?");
+  expect_refused("bench attenton", "unknown command 'attenton': did you mean 'attention'?");
+  expect_refused("generate model --propmt abc", "raffia generate: unknown option '--propmt': did you mean '--prompt'?");
+  expect_refused("generate --propmt=abc", "unknown option '--propmt': did you mean '--prompt'?");
+  expect_refused("quantize --tpye int8", "unknown option '--tpye': did you mean '--type'?");
+  expect_refused("--verison", "unknown option '--verison': did you mean '--version'?");
+  EXPECT_EQ(raffia("info --frobnicate").err, "raffia info: unknown option '--frobnicate'\nSee 'raffia info --help'.\n");
+}
+
+TEST_F(Cli, LimitsOfNumbersAreKnownBeforeAnyModelIsLoaded) {
+  expect_refused("translate /nonexistent --beam 1025", "--beam: '1025' is too large, expected at most 1024");
+  expect_refused("generate /nonexistent --repetition-window 1000000000",
+                 "--repetition-window: '1000000000' is too large, expected at most 65536");
+  expect_refused("state save /nonexistent s --repetition-window 65537", "expected at most 65536");
+  expect_refused("bench decode --threads 1025", "--threads: '1025' is too large, expected at most 1024");
+  expect_refused("bench session --depths -1", "--depths: '-1' is not an integer from 0 on");
 }
 
 TEST_F(Cli, InfoNamesWhatOpsWillUse) {

@@ -85,6 +85,17 @@ TEST_F(Conversation, WrongCommandsAreAnsweredAndNotTheEnd) {
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << result.out;
 }
 
+TEST_F(Conversation, QuitAndExitLeaveAndWriteTheState) {
+  for (const std::string command : {"/quit", "/exit"}) {
+    const Result result = talk("--tokens 5 --state-out " + file("left"), "abc\n" + command + "\nabc\n");
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << result.out;
+    EXPECT_EQ(result.err, "");
+    EXPECT_EQ(raffia("state info " + file("left")).exit_code, 0);
+    std::filesystem::remove(directory_.path() / "left");
+  }
+}
+
 TEST_F(Conversation, SeedAndTemperatureChangeTheDraws) {
   const Result result = talk("--seed 1 --tokens 30", "/seed 3\n/temperature 0.5\nabc\n");
   EXPECT_EQ(result.out, talk("--seed 3 --temperature 0.5 --tokens 30", "abc\n").out);

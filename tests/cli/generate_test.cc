@@ -121,6 +121,12 @@ TEST_F(Generate, LogProbabilitiesAreALineATokenOnStderr) {
   EXPECT_EQ(static_cast<size_t>(std::count(result.err.begin(), result.err.end(), '\n')), tokens + 1) << result.err;
 }
 
+TEST_F(Generate, OneTokenIsNotSeveral) {
+  const Result result = raffia("generate " + model("lm-gate") + " --tokens 1");
+  EXPECT_TRUE(result.err.starts_with("1 token read in ")) << result.err;
+  EXPECT_NE(result.err.find(", 1 token written in "), std::string::npos) << result.err;
+}
+
 TEST_F(Generate, AnEmptyPromptBeginsAText) {
   EXPECT_EQ(json_of("generate " + model("lm-gate") + " --tokens 3")["prompt_tokens"], 1);
   const std::string greedy = "generate " + model("lm-gate") + " --greedy --tokens 9 ";
@@ -204,7 +210,7 @@ TEST_F(Generate, WrongUseIsRefusedInOneLine) {
   for (const std::string flag : {"--state-in", "--state-out", "--prompt-file"}) {
     expect_refused(2, lm + flag + " ''", flag + ": is empty, expected the name of a file");
   }
-  expect_refused(2, lm + "--threads 100000", "--threads: 100000 is too many");
+  expect_refused(2, lm + "--threads 100000", "--threads: '100000' is too large, expected at most 1024");
   expect_refused(2, lm + "--json --echo", "--json");
   expect_refused(2, lm + "--snapshot-every 4", "--interactive");
 }
@@ -284,7 +290,7 @@ TEST_F(State, DamageIsAFailureInOneLine) {
     if (damaged != std::string("flipped")) expect_refused(1, "state info " + file(damaged), damaged);
   }
   expect_refused(2, "state info", "file is required");
-  expect_refused(2, "state frobnicate", "'frobnicate' is not a command, expected one of info, save, restore");
+  expect_refused(2, "state frobnicate", "unknown command 'frobnicate', expected one of info, save, restore");
   expect_refused(1, "state save " + model("classify-softmax") + " " + file("x") + " --prompt a", "is a model for classify");
   expect_refused(1, "state save " + model("lm-gate") + " " + file("missing/x") + " --prompt a", "cannot write there");
 }

@@ -164,7 +164,7 @@ TEST_F(ModelBench, PlotsSpeedAndMemoryAgainstDepth) {
 }
 
 TEST_F(ModelBench, BadFlagsAreRefused) {
-  expect_refused("bench decode --depths 5,-1", "--depths: -1 is negative");
+  expect_refused("bench decode --depths 5,-1", "--depths: '-1' is not an integer from 0 on");
   expect_refused("bench decode --type f16", "--type: 'f16' is unknown, expected one of f32, bf16, int8");
   expect_refused("bench decode --estimators nope", "nope");
   expect_refused("bench decode --width 30 --heads 4", "heads");

@@ -21,7 +21,7 @@ with tempfile.TemporaryDirectory() as name:
     softmax, gate = home / "softmax", home / "gate"
     flags = ["--data", text, "--layers", 2, "--width", 16, "--heads", 4, "--kv-heads", 2, "--norm", "rms", "--feed-forward", "swiglu", "--no-bias"]
     steps = ["--segment", 32, "--batch", 2, "--steps", 20, "--threads", 1, "--no-plot"]
-    run("lm", *flags, *steps, "--estimator", "softmax", "--tokenizer", "char", "--out", softmax)
+    run("train", "lm", *flags, *steps, "--estimator", "softmax", "--tokenizer", "char", "--out", softmax)
 
     fit = ["--data", text, "--segment", 32, "--segments", 8, "--fit-steps", 20, "--threads", 1]
     fits = json.loads(run("convert", softmax, gate, "--to", "rfa_gate:samples=8", *fit, "--json").stdout)
@@ -42,7 +42,7 @@ with tempfile.TemporaryDirectory() as name:
     assert (gate / "model.safetensors").read_bytes() == before  # the same again, bit for bit
 
     tuned = home / "tuned"
-    run("lm", "--init", gate, "--data", text, *steps, "--out", tuned)
+    run("train", "lm", "--init", gate, "--data", text, *steps, "--out", tuned)
     assert json.loads((tuned / "config.json").read_text())["estimators"] == config["estimators"]
     scores = [json.loads(run("eval", model, "--data", text, "--segment", 32, "--memory", "reset", "--threads", 1, "--json").stdout)[0]["nll"] for model in (gate, tuned)]
     assert scores[1] < scores[0], scores

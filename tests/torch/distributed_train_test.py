@@ -23,7 +23,7 @@ def command(program, data, out, resume=False, **more):
              "accumulate": 2, "steps": STEPS, "checkpoint-every": 2, "eval-every": 4, "log-every": 1, "threads": 1}
     flags.update({name.replace("_", "-"): value for name, value in more.items()})
     words = [str(word) for name, value in flags.items() for word in ("--" + name, value)]
-    return [program, "lm", "--no-plot", *(["--resume"] if resume else []), *words]
+    return [program, "train", "lm", "--no-plot", *(["--resume"] if resume else []), *words]
 
 
 def run(program, data, out, **more):

@@ -17,7 +17,7 @@ KILLS = 5
 
 
 def command(program, data, out):
-    return [program, "lm", "--resume", "--no-plot", "--data", data, "--out", str(out), "--tokenizer", "byte",
+    return [program, "train", "lm", "--resume", "--no-plot", "--data", data, "--out", str(out), "--tokenizer", "byte",
             "--layers", "2", "--width", "32", "--heads", "2", "--segment", "32", "--batch", "4", "--dropout", "0.1",
             "--steps", str(STEPS), "--checkpoint-every", "2", "--eval-every", "10", "--log-every", "4", "--threads", "1"]
 

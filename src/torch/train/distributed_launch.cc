@@ -15,13 +15,13 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "core/check.h"
+#include "core/message.h"
 
 namespace raffia::train {
 namespace {
@@ -153,9 +153,8 @@ void pass_on(Child& child, int rank) {
   }
   if (ended && !child.line.empty() && child.line.back() != '\n') child.line += '\n';
   for (size_t end; (end = child.line.find('\n')) != std::string::npos; child.line.erase(0, end + 1)) {
-    fmt::print(stderr, "rank {}: {}\n", rank, std::string_view(child.line).substr(0, end));
+    say("rank {}: {}", rank, std::string_view(child.line).substr(0, end));
   }
-  std::fflush(stderr);
   if (ended) child.output.close();
 }
 
@@ -215,7 +214,7 @@ class Ranks {
       child.runs = false;
       if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
       if (code_ == 0) {
-        fmt::print(stderr, "raffia: rank {} (pid {}) {}\n", rank, child.pid, how_it_ended(status));
+        say("raffia: rank {} (pid {}) {}", rank, child.pid, how_it_ended(status));
         code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
       }
       if (!std::exchange(ending_, true)) deadline_ = Clock::now() + options_.grace;

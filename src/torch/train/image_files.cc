@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "torch/train/image_folders.h"
 
 namespace raffia::train {
 namespace {
@@ -21,7 +22,7 @@ fs::path find_file(const fs::path& directory, const std::string& name) {
 
 }  // namespace
 
-LabelledImages read_images(const fs::path& directory, bool test) {
+LabelledImages read_images(const fs::path& directory, bool test, std::span<const std::string> classes) {
   const std::string prefix = test ? "t10k" : "train";
   const fs::path images = find_file(directory, prefix + "-images-idx3-ubyte");
   const fs::path labels = find_file(directory, prefix + "-labels-idx1-ubyte");
@@ -33,9 +34,10 @@ LabelledImages read_images(const fs::path& directory, bool test) {
     if (fs::path part = find_file(directory, name); !part.empty()) parts.push_back(std::move(part));
   }
   if (!parts.empty()) return read_cifar_images(parts);
+  if (const fs::path folder = find_image_folder(directory, test); !folder.empty()) return read_image_folder(folder, classes);
   require(test,
           "--data: {} holds no images, expected train-images-idx3-ubyte and train-labels-idx1-ubyte (may end in .gz), or "
-          "data_batch_1.bin",
+          "data_batch_1.bin, or a directory of .png, .jpg, .pgm or .ppm files for each class",
           directory.string());
   return {};
 }

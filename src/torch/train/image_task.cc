@@ -1,4 +1,5 @@
-// Classes of images: IDX files (MNIST, Fashion-MNIST) or CIFAR-10's binary files, in one directory under their usual names.
+// Classes of images: IDX files (MNIST, Fashion-MNIST) or CIFAR-10's binary files under their usual names, or a directory of image
+// files for each class.
 #include <fmt/format.h>
 
 #include <memory>
@@ -35,9 +36,11 @@ class ImageTask : public TrainingTask {
  public:
   explicit ImageTask(TrainOptions& options) : smoothing_(options.label_smoothing) {
     require(!options.data.empty(), "--data is missing: the directory of images to learn from");
-    auto [train, valid] = split_off(read_images(options.data, false), options.valid_share);
+    const LabelledImages all = read_images(options.data, false);
+    auto [train, valid] = split_off(all, options.valid_share);
+    names_ = all.names;
     require(valid.count > 0, "--data: {} images are too few to keep some for evaluation", train.count);
-    LabelledImages test = read_images(options.data, true);
+    LabelledImages test = read_images(options.data, true, names_);
     Fingerprint data;
     for (const LabelledImages* part : {&train, &valid}) {
       data.add(part->pixels);
@@ -47,7 +50,7 @@ class ImageTask : public TrainingTask {
 
     ModelConfig config = model_config(options, Task::image);
     config.positions = Positions::none;  // images have learned ones, always
-    config.classes = options.classes > 0 ? options.classes : train.classes();
+    config.classes = options.classes > 0 ? options.classes : all.classes();
     config.image_size = train.size;
     config.channels = train.channels;
     config.patch = options.patch;
@@ -78,6 +81,9 @@ class ImageTask : public TrainingTask {
   }
 
   Metrics evaluate(const OnProgress& progress) override { return score(*valid_, progress); }
+  void save(const std::filesystem::path& directory) const override {
+    if (!names_.empty()) save_classes(names_, directory);
+  }
   Metrics test(const OnProgress& progress) override { return test_ ? score(*test_, progress) : Metrics{}; }
 
  private:
@@ -93,6 +99,7 @@ class ImageTask : public TrainingTask {
   std::shared_ptr<nn::ImageClassifierImpl> model_;
   Fingerprints fingerprints_;
   std::string description_;
+  std::vector<std::string> names_;  // of the classes, where the data name them
 };
 
 }  // namespace

@@ -1,0 +1,34 @@
+// What a program understands, as data: the source of shell completions and of the manual page.
+//
+//   {"name": "generate", "description": ..., "example": ..., "options": [...], "commands": [...]}
+//   an option: {"names": ["--top-k"], "value": "N", "description": ..., "default": "0", "choices": [...], "required": false}
+//
+// An option without "value" takes none; one whose name does not begin with a dash is an argument.
+#ifndef RAFFIA_CLI_APP_TREE_H_
+#define RAFFIA_CLI_APP_TREE_H_
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+
+#include "cli/table.h"
+
+namespace raffia::cli {
+
+// Of `app` and all below it. Hidden commands are left out.
+Json tree_of(const CLI::App& app);
+
+// Puts the commands of `other` in the place of those of the same name in `tree`, and adds the rest.
+void merge_trees(Json& tree, const Json& other);
+
+// Where raffia-train lies: beside this program.
+std::filesystem::path raffia_train_path();
+
+// The tree of raffia, with what raffia-train adds if it is installed. `app`: any command of raffia.
+Json whole_tree(const CLI::App& app);
+
+// "raffia bench attention".
+std::string full_name(const CLI::App& app);
+
+}  // namespace raffia::cli
+
+#endif  // RAFFIA_CLI_APP_TREE_H_

@@ -1,0 +1,28 @@
+// Messages for people, on stderr. A message that cannot be written (a full disk, a closed terminal or pipe) is dropped: the
+// work goes on. fmt::print(stderr, ...) would throw instead.
+#ifndef RAFFIA_CORE_MESSAGE_H_
+#define RAFFIA_CORE_MESSAGE_H_
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+namespace raffia {
+
+// The text as it is, in one call, so that lines of several threads do not mix.
+void write_message(std::string_view text) noexcept;
+
+namespace detail {
+void say_line(fmt::string_view format, fmt::format_args args) noexcept;
+}
+
+// A line: say("{} tokens read", count);
+template <typename... Args>
+void say(fmt::format_string<Args...> format, Args&&... args) noexcept {
+  detail::say_line(format, fmt::make_format_args(args...));
+}
+
+}  // namespace raffia
+
+#endif  // RAFFIA_CORE_MESSAGE_H_

@@ -1,0 +1,85 @@
+"""Images through raffia classify: pictures_test.py PATH/raffia tests/golden fuzz/corpus/picture_fuzz"""
+import json
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import zlib
+from pathlib import Path
+
+import command_case
+
+RAFFIA, GOLDEN, PICTURES = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+
+
+class Pictures(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.directory = tempfile.TemporaryDirectory()
+        cls.model = command_case.grey_image_model(GOLDEN, cls.directory.name)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.directory.cleanup()
+
+    def classify(self, *files):
+        return subprocess.run([RAFFIA, "classify", self.model, *map(str, files), "--top", "3", "--json"], capture_output=True,
+                              text=True, timeout=60)
+
+    def refused(self, name, content):
+        file = Path(self.directory.name) / name
+        file.write_bytes(content)
+        done = self.classify(file)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        return done.stderr
+
+    def test_png_jpeg_and_pgm_of_one_image_have_the_same_classes(self):
+        pgm = Path(self.directory.name) / "grey.pgm"
+        pgm.write_bytes(b"P5 12 12 255\n" + bytes(20 * x + y for y in range(12) for x in range(12)))
+        done = self.classify(pgm, PICTURES / "grey.png", PICTURES / "grey.jpg")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        by_pgm, by_png, by_jpeg = (json.loads(line)["classes"] for line in done.stdout.splitlines())
+        self.assertEqual(by_png, by_pgm)
+        self.assertEqual(sorted(each["class"] for each in by_jpeg), [0, 1, 2])
+        probability = {each["class"]: each["probability"] for each in by_png}
+        for each in by_jpeg:  # JPEG loses a little, of 12 x 12 pixels at quality 90
+            self.assertAlmostEqual(each["probability"], probability[each["class"]], delta=0.05)
+
+    def test_capital_endings_count(self):
+        copy = Path(self.directory.name) / "GREY.PNG"
+        copy.write_bytes((PICTURES / "grey.png").read_bytes())
+        self.assertEqual(self.classify(copy).returncode, 0)
+
+    def test_what_does_not_fit_the_model_is_refused_by_shape(self):
+        self.assertIn("has shape [3, 12, 12], expected [1, 12, 12]", self.classify(PICTURES / "colour.png").stderr)
+        self.assertIn("has shape [3, 12, 12], expected [1, 12, 12]", self.classify(PICTURES / "colour.jpg").stderr)
+
+    def test_broken_files_are_refused(self):
+        png, jpeg = (PICTURES / "grey.png").read_bytes(), (PICTURES / "grey.jpg").read_bytes()
+        self.assertIn("a.png: is not an image, expected the first bytes of a PNG or JPEG file", self.refused("a.png", b"P5"))
+        self.assertIn("b.png: byte 33: a chunk is cut off: the file is truncated", self.refused("b.png", png[:60]))
+        damaged = png[:50] + bytes([png[50] ^ 1]) + png[51:]
+        self.assertIn("c.png: byte 33: the checksum of a chunk differs: the file is damaged", self.refused("c.png", damaged))
+        self.assertIn("d.jpg: has no end marker: the file is truncated", self.refused("d.jpg", jpeg[:400]))
+        self.assertIn("transparent.png: has transparent pixels", self.classify(PICTURES / "transparent.png").stderr)
+
+    def test_a_small_file_cannot_ask_for_much_memory(self):
+        wide = png_of(5000, 1, zlib.compress(bytes(5001)))
+        self.assertIn("wide.png: cannot be decoded: 5000 x 1 pixels, expected at most 4096 a side", self.refused("wide.png", wide))
+        packer = zlib.compressobj(9)
+        bomb = png_of(1, 1, b"".join(packer.compress(bytes(1 << 24)) for _ in range(64)) + packer.flush())
+        self.assertLess(len(bomb), 2 << 20)
+        self.assertIn("bomb.png: cannot be decoded: ", self.refused("bomb.png", bomb))
+
+
+def png_of(width, height, packed):
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)

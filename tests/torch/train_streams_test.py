@@ -1,0 +1,116 @@
+"""Training from the command line, as `raffia train`: streams that cannot be written, names, images in directories.
+
+Usage: train_streams_test.py PATH/raffia tests/cli fuzz/corpus/picture_fuzz
+"""
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import zlib
+from pathlib import Path
+
+RAFFIA, PICTURES = sys.argv[1], Path(sys.argv[3])
+sys.path.insert(0, sys.argv[2])
+import command_case  # noqa: E402
+
+TINY = ["--layers", "1", "--width", "16", "--heads", "2", "--batch", "2", "--threads", "1", "--no-plot"]
+
+
+def grey_png(value):
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    rows = b"".join(b"\0" + bytes([value] * 12) for _ in range(12))
+    head = struct.pack(">IIBBBBB", 12, 12, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+class Training(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self.directory.cleanup)
+        self.home = Path(self.directory.name)
+        self.text = self.home / "text.txt"
+        self.text.write_text("raffia folds and reads a state of constant size\n" * 60)
+
+    def lm(self, out, *more):
+        return ["train", "lm", "--data", str(self.text), "--out", str(out), "--tokenizer", "byte", "--segment", "16", "--steps",
+                "8", "--eval-every", "4", "--checkpoint-every", "4", "--log-every", "2", *TINY, *more]
+
+    def run_raffia(self, arguments, redirection="", **streams):
+        line = f'exec "$0" "$@" {redirection}'
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
+        return subprocess.run(["sh", "-c", line, RAFFIA, *map(str, arguments)], text=True, timeout=300, **streams)
+
+    def test_a_run_ends_as_usual_where_stderr_cannot_be_written(self):
+        reader, writer = os.pipe()
+        os.close(reader)
+        self.addCleanup(os.close, writer)
+        for number, (redirection, streams) in enumerate((("2>/dev/full", {}), ("2>&-", {}), ("", {"stderr": writer}))):
+            with self.subTest(redirection=redirection):
+                out = self.home / f"out{number}"
+                done = self.run_raffia(self.lm(out, "--json"), redirection, **streams)
+                self.assertEqual(done.returncode, 0)
+                self.assertEqual(json.loads(done.stdout)["step"], 8)
+                self.assertTrue((out / "model.safetensors").exists())
+                self.assertTrue(any((out / "trainer").glob("step-00000008")))
+
+    def test_stdout_that_cannot_be_written_is_a_failure_that_keeps_the_model(self):
+        out = self.home / "out"
+        done = self.run_raffia(self.lm(out, "--json"), ">/dev/full")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("raffia: stdout could not be written", done.stderr)
+        self.assertTrue((out / "model.safetensors").exists())
+
+    def test_progress_fits_a_narrow_terminal(self):
+        for columns in (80, 40):
+            code, screen = command_case.on_terminal([RAFFIA, *self.lm(self.home / f"out{columns}")], columns, patience=300)
+            self.assertEqual(code, 0, screen)
+            bars = [line for line in command_case.drawn_lines(screen) if "% step" in line]
+            self.assertGreater(len(bars), 0, screen)
+            for line in bars:
+                self.assertLess(len(line.split("\n")[0]), columns, repr(line))
+
+    def test_it_speaks_as_raffia_train(self):
+        for arguments, said in ((["train", "lmm"], "raffia train: unknown command 'lmm': did you mean 'lm'?"),
+                                (["train", "lm", "--dtaa", "x"], "raffia train lm: unknown option '--dtaa': did you mean '--data'?"),
+                                (["train"], "raffia train: "), (["eval", "--dta", "x"], "raffia eval: "),
+                                (["bench", "train", "--lenths", "5"], "raffia bench train: unknown option '--lenths': did you mean")):
+            done = self.run_raffia(arguments)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), arguments)
+            self.assertIn(said, done.stderr)
+            self.assertNotIn("raffia-train", done.stderr)
+        for arguments in (["train"], ["train", "lm"], ["convert"], ["eval"], ["bench", "train"]):
+            done = self.run_raffia([*arguments, "--help"])
+            self.assertEqual(done.returncode, 0)
+            self.assertIn(f"Usage: raffia {' '.join(arguments)} ", done.stdout)
+            self.assertNotIn("raffia-train", done.stdout)
+
+    def test_images_in_directories_are_learned_and_classified(self):
+        data, out = self.home / "images", self.home / "out"
+        for number, name in enumerate(("night", "day")):
+            for part, count in (("train", 24), ("test", 3)):
+                (data / part / name).mkdir(parents=True)
+                for i in range(count):
+                    (data / part / name / f"{i:02}.png").write_bytes(grey_png(200 * number + i))
+        (data / "train" / "day" / "bright.jpg").write_bytes((PICTURES / "grey.jpg").read_bytes())
+        (data / "train" / "night" / "dark.pgm").write_bytes(b"P5 12 12 255\n" + bytes(144))
+        done = self.run_raffia(["train", "image", "--data", data, "--out", out, "--patch", "4", "--steps", "60", "--eval-every",
+                                "30", "--lr", "0.01", *TINY, "--json"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual((out / "classes.txt").read_text().split(), ["day", "night"])
+        self.assertEqual(json.loads(done.stdout)["test"]["accuracy"], 1)
+        found = self.run_raffia(["classify", out, data / "test" / "day" / "00.png", data / "test" / "night" / "00.png"])
+        self.assertEqual([line.split("\t")[0] for line in found.stdout.splitlines()], ["day", "night"], found.stderr)
+        scored = self.run_raffia(["eval", out, "--data", data, "--json"])
+        self.assertEqual(json.loads(scored.stdout)[0]["accuracy"], 1, scored.stderr)
+        (data / "test" / "dusk").mkdir()
+        (data / "test" / "dusk" / "0.png").write_bytes(grey_png(90))
+        self.assertIn('has label "dusk", expected one of the 2 classes: day, night', self.run_raffia(["eval", out, "--data", data]).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1], verbosity=2)
