@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/program.h"
+#include "cli/waiting_threads.h"
 #include "raffia/error.h"
 
 namespace raffia::cli {
@@ -108,6 +109,7 @@ int run_raffia_train(const Delegation& delegation, std::span<char* const> argume
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
+  let_waiting_threads_sleep();
   ::execv(path.c_str(), pointers.data());
   fmt::print(stderr,
              "raffia: cannot run {}: {}; it is built where LibTorch is (apt-get install libtorch-dev, RAFFIA_BUILD_TORCH=ON)\n",

@@ -2,6 +2,7 @@
 // `raffia bench train` run it.
 #include "cli/program.h"
 #include "cli/train_commands.h"
+#include "cli/waiting_threads.h"
 
 namespace raffia::cli {
 namespace {
@@ -32,4 +33,7 @@ constexpr Program kProgram{.name = "raffia-train",
 }  // namespace
 }  // namespace raffia::cli
 
-int main(int argc, char** argv) { return raffia::cli::run_program(raffia::cli::kProgram, argc, argv); }
+int main(int argc, char** argv) {
+  raffia::cli::restart_with_sleeping_threads(argv);
+  return raffia::cli::run_program(raffia::cli::kProgram, argc, argv);
+}
