@@ -36,6 +36,11 @@ void Progress::advance(double work) {
   show();
 }
 
+void Progress::skip(double work) {
+  done_ = std::min(total_, done_ + work);
+  skipped_ = std::min(total_, skipped_ + work);
+}
+
 void Progress::note(const std::string& message) {
   clear();
   fmt::print(stderr, "{}\n", message);
@@ -74,8 +79,10 @@ void Progress::clear() {
 
 std::string Progress::time_left() const {
   const auto elapsed = Clock::now() - start_;
-  if (done_ <= 0 || elapsed < kFirstGuess) return "";
-  const auto seconds = static_cast<int64_t>(std::ceil(std::chrono::duration<double>(elapsed).count() * (total_ - done_) / done_));
+  const double done_now = done_ - skipped_;
+  if (done_now <= 0 || elapsed < kFirstGuess) return "";
+  const auto seconds =
+      static_cast<int64_t>(std::ceil(std::chrono::duration<double>(elapsed).count() * (total_ - done_) / done_now));
   return seconds < 120 ? fmt::format(", {} s left", seconds) : fmt::format(", {} min left", (seconds + 59) / 60);
 }
 

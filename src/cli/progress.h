@@ -22,6 +22,7 @@ class Progress {
   void begin(const std::string& what);     // the part that follows
   void describe(const std::string& what);  // the same part in other words: shown when it is time to
   void advance(double work);
+  void skip(double work);                 // of the total, work that was done before and took no time now
   void note(const std::string& message);  // a line that stays
 
  private:
@@ -35,7 +36,7 @@ class Progress {
   const Clock::time_point start_ = Clock::now();
   Clock::time_point shown_ = {};
   bool on_screen_ = false;
-  double done_ = 0;
+  double done_ = 0, skipped_ = 0;
   std::string what_;
 };
 
