@@ -54,7 +54,7 @@ std::vector<Estimator> estimators_of(const ConvertFlags& flags) {
     if (has_map(estimator.kind) && text.find("map=") == std::string_view::npos) estimator.map = kMap;
     if (flags.samples && estimator.kind != EstimatorKind::softmax) {
       if (!has_map(estimator.kind) && estimator.kind != EstimatorKind::lara && estimator.kind != EstimatorKind::eva)
-        throw UsageError(fmt::format("--samples: {} has none", name_of(estimator.kind)));
+        throw UsageError(fmt::format("--samples: {} has no samples", name_of(estimator.kind)));
       estimator.samples = flags.samples;
     }
     estimators.push_back(estimator);
@@ -79,7 +79,7 @@ void refuse_existing(const ConvertFlags& flags) {
         fmt::format("{}: holds a training run, which is never written over: give another directory", flags.out.string()));
   }
   if (!flags.force && fs::exists(flags.out) && !(fs::is_directory(flags.out) && fs::is_empty(flags.out))) {
-    throw UsageError(fmt::format("{}: exists already: give another directory, or --force to write over it", flags.out.string()));
+    throw UsageError(fmt::format("{}: exists already: give another directory, or --force to replace it", flags.out.string()));
   }
   if (std::error_code ignored; fs::equivalent(flags.model, flags.out, ignored)) {
     throw UsageError(fmt::format("{}: is the model itself: give another directory", flags.out.string()));
@@ -132,23 +132,23 @@ Run add_convert(CLI::App& app) {
   const auto flags = std::make_shared<ConvertFlags>();
   app.add_option("model", flags->model, "Directory of a language model with softmax attention")->type_name("DIR")->required();
   app.add_option("out", flags->out, "Directory to write")->type_name("OUT")->required();
-  app.add_option(
-         "--to", flags->to,
-         "Attention of every layer, or of each with ';' between: rfa_gate, rfa, hybrid, eva, lara, window (softmax: stays)")
+  app.add_option("--to", flags->to,
+                 "Attention of every layer, or of each with ';' between: rfa_gate, rfa, hybrid, eva, lara, window; softmax "
+                 "leaves a layer as it is")
       ->type_name("TEXT")
       ->required();
   app.add_option("--data", flags->data, "Text that maps and gates are fitted to; without it they start as in a new model")
       ->type_name("FILE");
-  app.add_flag("--no-positions", flags->no_positions, "Leave out rotary positions; default: queries and keys turn as before");
-  add_positive(app, "--samples", flags->samples, "Random features or samples, where --to does not say");
-  add_positive(app, "--segment", flags->fit.segment, "Tokens of the text that are read from empty memory");
-  add_positive(app, "--segments", flags->fit.segments, "Segments of the text that are read");
-  app.add_option("--fit-steps", flags->fit.steps, "Steps of Adam on what is new; 0: the search over scales alone")
+  app.add_flag("--no-positions", flags->no_positions, "Drop rotary positions (default: keep them)");
+  add_positive(app, "--samples", flags->samples, "Random features or samples, unless --to says");
+  add_positive(app, "--segment", flags->fit.segment, "Tokens per segment of --data; each is read from empty memory");
+  add_positive(app, "--segments", flags->fit.segments, "Segments of --data to fit to");
+  app.add_option("--fit-steps", flags->fit.steps, "Steps of Adam on the new parameters; 0: only the search for a scale")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   add_seed(app, "--seed", flags->seed, "Seed of random features");
   add_positive(app, "--threads", flags->threads, "Threads (default: torch's own)", kMostThreads);
-  app.add_flag("--force", flags->force, "Write over a model that is there");
+  app.add_flag("--force", flags->force, "Replace an existing model");
   add_format_flags(app, flags->output);
   return [flags] { run(*flags); };
 }

@@ -21,6 +21,7 @@ TrainedWith trained_with(const std::filesystem::path& model) {
     trained.segment = options.value("segment", trained.segment);
     trained.source = options.value("source", trained.source);
     trained.target = options.value("target", trained.target);
+    trained.label_column = options.value("label-column", trained.label_column);
     trained.text_column = options.value("text-column", trained.text_column);
   } catch (const nlohmann::json::exception& error) {
     throw FormatError(fmt::format("{}: {}", path.string(), error.what()));
@@ -50,26 +51,29 @@ void run(const EvalFlags& flags) {
 Run add_eval(CLI::App& app) {
   const auto flags = std::make_shared<EvalFlags>();
   app.add_option("model", flags->model, "Directory of the model")->type_name("DIR")->required();
-  app.add_option(
-         "--data", flags->data,
-         "What to evaluate on: a text; what two files of sentences begin with; lines of label TAB text; a directory of images")
+  app.add_option("--data", flags->data,
+                 "What to evaluate on: a text; the prefix of two files of sentences; a file of lines label TAB text; a directory "
+                 "of images")
       ->type_name("PATH")
       ->required();
-  add_positive(app, "--batch", flags->batch, "Segments, sentences, texts or images at once");
+  add_positive(app, "--batch", flags->batch, "Segments, sentences, texts or images per batch");
   add_positive(app, "--threads", flags->threads, "Threads (default: torch's own)", kMostThreads);
   add_positives(app, "--segments,--segment", flags->segments,
-                "lm: tokens that are read from empty memory, several lengths one after the other (default: as trained)");
+                "lm: tokens per segment, each read from empty memory; one evaluation per length (default: as trained)");
   add_names(app, "--memory", kMemories, flags->memory,
-            "lm: reset at the start of each segment, or carried through the whole text (default: all that the model can)");
+            "lm: reset at the start of each segment, or carried through the whole text (default: both, where the model can)");
   app.add_option("--dump-qkv", flags->dump,
                  "lm: write queries, keys and values of the first segment to a .safetensors file for raffia approx, and stop")
       ->type_name("FILE");
   app.add_option_function<std::string>(
          "--layer", [flags](const std::string& text) { flags->layer = parse_integer("--layer", text); },
-         "Of --dump-qkv: this layer alone, counted from 0, as q, k and v (default: all, as layers.0.q ..)")
+         "With --dump-qkv: only this layer, counted from 0, as q, k and v (default: all layers, as layers.0.q and so on)")
       ->type_name("N");
   app.add_option("--source", flags->source, "translate: ending of the source file (default: as trained)")->type_name("TEXT");
   app.add_option("--target", flags->target, "translate: ending of the target file (default: as trained)")->type_name("TEXT");
+  app.add_option("--label-column", flags->label_column,
+                 "classify: column of the label, a number from 1 or a name in the first line (default: as trained)")
+      ->type_name("TEXT");
   add_positive(app, "--text-column", flags->text_column, "classify: column of the text (default: as trained)");
   app.add_flag("--header", flags->header, "classify: the first line names the columns");
   add_format_flags(app, flags->output);

@@ -34,6 +34,7 @@ struct EvalFlags {
   std::string source, target;
 
   // Classifiers of texts; none: as trained.
+  std::string label_column;
   std::optional<int64_t> text_column;
   bool header = false;
 };
@@ -42,6 +43,7 @@ struct EvalFlags {
 struct TrainedWith {
   int64_t segment = 256;
   std::string source = "en", target = "de";
+  std::string label_column = "1";
   int64_t text_column = 0;  // 0: the one after the label
 };
 TrainedWith trained_with(const std::filesystem::path& model);

@@ -75,7 +75,7 @@ std::vector<Memory> memory_of(const EvalFlags& flags, const ModelConfig& config)
   if (flags.memory.empty()) return can_carry ? std::vector{Memory::reset, Memory::carried} : std::vector{Memory::reset};
   for (const Memory memory : flags.memory) {
     if (memory == Memory::carried && !can_carry)
-      throw UsageError(fmt::format("--memory: that of '{}' with positions {} cannot be carried, expected reset",
+      throw UsageError(fmt::format("--memory: the memory of '{}' with positions {} cannot be carried, expected reset",
                                    to_string(config.estimator(0)), name_of(config.positions)));
   }
   return flags.memory;
@@ -145,7 +145,7 @@ void dump_qkv(const EvalFlags& flags, nn::LanguageModelImpl& model, std::span<co
 }  // namespace
 
 void evaluate_lm(const EvalFlags& flags, const ModelConfig& config) {
-  if (flags.layer && flags.dump.empty()) throw UsageError("--layer: there is no --dump-qkv that it could choose from");
+  if (flags.layer && flags.dump.empty()) throw UsageError("--layer: is for --dump-qkv, which is not given");
   nn::LanguageModelImpl model(config);
   nn::load_weights(model, flags.model / kWeightsFile);
   const auto tokenizer = load_tokenizer(flags.model);

@@ -85,10 +85,8 @@ void evaluate_labels(const EvalFlags& flags, nn::ModelImpl& model, int64_t count
 
 void evaluate_translator(const EvalFlags& flags, const ModelConfig& config) {
   const TrainedWith trained = trained_with(flags.model);
-  const auto file = [&](const std::string& given, const std::string& ending) {
-    return flags.data.string() + "." + (given.empty() ? ending : given);
-  };
-  const ParallelText text = read_parallel_text(file(flags.source, trained.source), file(flags.target, trained.target));
+  const ParallelText text = read_parallel_text(flags.data.string(), flags.source.empty() ? trained.source : flags.source,
+                                               flags.target.empty() ? trained.target : flags.target);
   nn::TranslatorImpl model(config);
   nn::load_weights(model, flags.model / kWeightsFile);
   const auto tokenizer = load_tokenizer(flags.model);
@@ -110,9 +108,14 @@ void evaluate_translator(const EvalFlags& flags, const ModelConfig& config) {
 
 void evaluate_classifier(const EvalFlags& flags, const ModelConfig& config) {
   const TrainedWith trained = trained_with(flags.model);
-  LabelledTextFormat format{.pairs = config.pairs, .header = flags.header};
-  const int64_t column = flags.text_column.value_or(trained.text_column);
-  if (column > 0) format.text_column = static_cast<int>(column);
+  LabelledTextFormat format{.text_column = static_cast<int>(flags.text_column.value_or(trained.text_column)),
+                            .pairs = config.pairs,
+                            .header = flags.header};
+  try {
+    format.set_label(flags.label_column.empty() ? trained.label_column : flags.label_column);
+  } catch (const InvalidArgument& error) {
+    throw UsageError(error.what());
+  }
   const LabelledTexts texts = read_labelled_texts(flags.data, format);
   const auto tokenizer = load_tokenizer(flags.model);
   const train::LabelledTextBatches batches(

@@ -13,6 +13,7 @@
 
 #include "cli/app_tree.h"
 #include "cli/program.h"
+#include "cli/waiting_threads.h"
 #include "core/message.h"
 
 namespace raffia::cli {
@@ -92,6 +93,7 @@ bool needs_torch(std::span<char* const> arguments) {
 // Becomes raffia-train; comes back only with an error.
 int run_raffia_train(char** argv) {
   const std::filesystem::path path = raffia_train_path();
+  let_waiting_threads_sleep();
   ::execv(path.c_str(), argv);
   say("raffia: cannot run {}: {}; it is built where LibTorch is (apt-get install libtorch-dev, RAFFIA_BUILD_TORCH=ON)",
       path.string(), std::strerror(errno));

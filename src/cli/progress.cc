@@ -77,8 +77,8 @@ std::string bar_line(double fraction, const std::string& what, const std::string
   return fmt::format("[{:#<{}}{:.<{}}] {} {}{}", "", filled, "", bar - filled, share, words, left);
 }
 
-Progress::Progress(double total, Clock::duration quiet, double done_before)
-    : terminal_(isatty(STDERR_FILENO) == 1), total_(total), done_before_(std::min(done_before, total)), quiet_(quiet) {}
+Progress::Progress(double total, Clock::duration quiet)
+    : terminal_(isatty(STDERR_FILENO) == 1), total_(total), quiet_(quiet) {}
 
 Progress::~Progress() { clear(); }
 
@@ -93,6 +93,11 @@ void Progress::describe(const std::string& what) { what_ = what; }
 void Progress::advance(double work) {
   done_ = std::min(total_, done_ + work);
   show();
+}
+
+void Progress::skip(double work) {
+  done_ = std::min(total_, done_ + work);
+  skipped_ = std::min(total_, skipped_ + work);
 }
 
 void Progress::note(const std::string& message) {
@@ -131,9 +136,10 @@ void Progress::clear() {
 
 std::string Progress::time_left() const {
   const auto elapsed = Clock::now() - start_;
-  const double done = done_ - done_before_;
-  if (done <= 0 || elapsed < kFirstGuess) return "";
-  const auto seconds = static_cast<int64_t>(std::ceil(std::chrono::duration<double>(elapsed).count() * (total_ - done_) / done));
+  const double done_now = done_ - skipped_;
+  if (done_now <= 0 || elapsed < kFirstGuess) return "";
+  const auto seconds =
+      static_cast<int64_t>(std::ceil(std::chrono::duration<double>(elapsed).count() * (total_ - done_) / done_now));
   return seconds < 120 ? fmt::format(", {} s left", seconds) : fmt::format(", {} min left", (seconds + 59) / 60);
 }
 

@@ -15,8 +15,7 @@ class Progress {
   using Clock = std::chrono::steady_clock;
 
   // `total`: work in any unit that is roughly proportional to time; 0: unknown. Nothing is shown in the time `quiet`.
-  // `done_before`: how much of the total an earlier run has done; the bar starts there, and the time left is guessed without it.
-  explicit Progress(double total, Clock::duration quiet = {}, double done_before = 0);
+  explicit Progress(double total, Clock::duration quiet = {});
   ~Progress();  // clears the bar
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -24,6 +23,7 @@ class Progress {
   void begin(const std::string& what);     // the part that follows
   void describe(const std::string& what);  // the same part in other words: shown when it is time to
   void advance(double work);
+  void skip(double work);                 // of the total, work that was done before and took no time now
   void note(const std::string& message);  // a line that stays
 
  private:
@@ -32,12 +32,12 @@ class Progress {
   std::string time_left() const;
 
   const bool terminal_;
-  const double total_, done_before_;
+  const double total_;
   const Clock::duration quiet_;
   const Clock::time_point start_ = Clock::now();
   Clock::time_point shown_ = {};
   bool on_screen_ = false;
-  double done_ = done_before_;
+  double done_ = 0, skipped_ = 0;
   std::string what_;
 };
 

@@ -1,8 +1,8 @@
 // raffia train lm|translate|classify|image|recall: flags from the table of options, progress on stderr, figures on stdout.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <iostream>
@@ -15,7 +15,8 @@
 #include <vector>
 
 #include "cli/blas.h"
-#include "cli/gnuplot.h"
+#include "cli/command.h"
+#include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/table.h"
 #include "cli/train_commands.h"
@@ -25,6 +26,7 @@
 #include "raffia/error.h"
 #include "torch/libtorch.h"
 #include "torch/train/distributed.h"
+#include "torch/train/distributed_run.h"
 #include "torch/train/trainer.h"
 
 namespace raffia::cli {
@@ -34,9 +36,22 @@ using train::OptionInfo;
 using train::TaskKind;
 using train::TrainOptions;
 
-std::atomic<bool> g_stop = false;  // signals know no other place
+// Until the first step there is nothing to keep: the process ends at once. A handler of its own does so even where the process is
+// the first one of a container, which signals do not end otherwise.
+void end_now(int signal) { ::_exit(128 + signal); }
 
-void stop_after_step(int) { g_stop = true; }
+// From the first step on a signal waits for the end of a step. All ranks listen, the first one alone speaks.
+class Listener : public train::Observer {
+ public:
+  Listener() {
+    for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, end_now);
+  }
+  void started(int64_t /*step*/, int64_t /*steps*/) override { interrupts_.emplace(); }
+  int signal() const { return interrupts_ ? interrupts_->signal() : 0; }
+
+ private:
+  std::optional<Interrupts> interrupts_;
+};
 
 struct TrainFlags {
   std::map<std::string, std::string> given;  // by name of the option
@@ -58,7 +73,7 @@ void add_option_flags(CLI::App& app, TaskKind task, std::map<std::string, std::s
     const auto set = [&given, name](const std::string& value) { given[name] = value; };
     if (name == "stateful") {
       app.add_flag_callback(
-          "--stateful", [set] { set("true"); }, "Carry the memory from segment to segment; default: where it fades");
+          "--stateful", [set] { set("true"); }, "Carry the memory from segment to segment; default: where the memory fades");
       app.add_flag_callback(
           "--no-stateful", [set] { set("false"); }, "Begin every segment with empty memory");
     } else if (std::holds_alternative<bool TrainOptions::*>(info.field)) {
@@ -96,7 +111,7 @@ std::string in_words(const train::Metrics& metrics) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-class Screen : public train::Observer {
+class Screen : public Listener {
  public:
   void plot_into(const std::string& directory, const std::string& metric) {
     directory_ = directory;
@@ -104,9 +119,13 @@ class Screen : public train::Observer {
   }
 
   void started(int64_t step, int64_t steps) override {
-    progress_.emplace(static_cast<double>(steps - step));
+    Listener::started(step, steps);
+    if (step == steps) return note(fmt::format("the run is complete: step {} of {}", step, steps));
+    progress_.emplace(static_cast<double>(steps));
+    progress_->skip(static_cast<double>(step));
     progress_->begin(fmt::format("step {}/{}", step, steps));
   }
+  void ended() { progress_.reset(); }  // the bar makes way for the result
   void stepped(const train::StepReport& report) override {
     words_ = fmt::format("step {}/{}, loss {:.4f}, lr {:.2e}, {:.0f} tokens/s", report.step, report.steps, report.loss, report.lr,
                          report.tokens_per_second);
@@ -188,35 +207,40 @@ void print_summary(const train::Summary& summary, const TrainOptions& options, b
   if (!summary.test.empty()) std::cout << fmt::format("test: {}\n", in_words(summary.test));
 }
 
+std::string how_it_was_interrupted(const train::Summary& summary) {
+  if (summary.checkpoint < 0) return "interrupted before the first step: there is no checkpoint yet";
+  return fmt::format("interrupted; a checkpoint was written at step {}: --resume continues from there", summary.checkpoint);
+}
+
 void run_training(TaskKind kind, const TrainFlags& flags) {
   Screen screen;
-  train::Observer silence;  // the first rank speaks for all
+  Listener silent;  // of the other ranks
   TrainOptions options;
   std::unique_ptr<train::Group> group;
   std::unique_ptr<train::TrainingTask> task;
-  std::signal(SIGINT, stop_after_step);
-  std::signal(SIGTERM, stop_after_step);
   try {
     const train::Place place = train::place_from_environment();
-    train::Observer& observer = place.rank == 0 ? static_cast<train::Observer&>(screen) : silence;
+    Listener& observer = place.rank == 0 ? screen : silent;
     options = train::resolve_options(kind, flags.config, flags.given, flags.resume, observer);
     if (flags.local_ranks > 1 && place.size == 1) return run_as_local_ranks(flags.local_ranks, options.threads);
     at::set_num_threads(threads_of_rank(options.threads, place));
     if (const std::string warning = blas_warning(); !warning.empty()) observer.note(warning);
-    group = std::make_unique<train::Group>(place, train::GroupOptions{.timeout = std::chrono::seconds(options.rank_timeout)});
+    group =
+        std::make_unique<train::Group>(place, train::GroupOptions{.timeout = std::chrono::seconds(options.rank_timeout),
+                                                                  .note = [&](const std::string& text) { screen.note(text); }});
+    train::require_same_options(*group, options);
     options.group = group.get();
     task = train::make_task(options, options.resume);
   } catch (const InvalidArgument& error) {
     throw UsageError(error.what());
   }
-  train::Observer& observer = group->first() ? static_cast<train::Observer&>(screen) : silence;
+  Listener& observer = group->first() ? screen : silent;
   observer.note(task->describe());
   if (!flags.no_plot) screen.plot_into(options.out, task->objective().metric);
-  const train::Summary summary = train::train(options, *task, observer, &g_stop);
+  const train::Summary summary = train::train(options, *task, observer, [&] { return observer.signal(); });
+  screen.ended();
+  if (summary.end == train::End::interrupted) throw Interrupted(summary.signal, how_it_was_interrupted(summary));
   if (!group->first()) return;
-  if (summary.end == train::End::interrupted) {
-    throw Error(fmt::format("stopped at step {}, with a checkpoint: --resume goes on from there", summary.step));
-  }
   print_summary(summary, options, flags.json);
 }
 
@@ -225,8 +249,8 @@ Run add_train(CLI::App& app) {
   const auto flags = std::make_shared<TrainFlags>();
   app.add_option("--config", flags->config, "TOML file of options; flags override it")->type_name("FILE");
   add_option_flags(app, kKind, flags->given);
-  app.add_flag("--resume", flags->resume, "Go on from the newest checkpoint in --out");
-  app.add_flag("--no-plot", flags->no_plot, "Draw no loss.svg and loss.png");
+  app.add_flag("--resume", flags->resume, "Continue from the newest checkpoint in --out");
+  app.add_flag("--no-plot", flags->no_plot, "Do not draw loss.svg and loss.png");
   app.add_option("--local-ranks", flags->local_ranks, "Processes on this machine that train together")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

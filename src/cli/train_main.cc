@@ -2,6 +2,7 @@
 // `raffia bench train` run it, with the words that they were given: its commands have the same names.
 #include "cli/program.h"
 #include "cli/train_commands.h"
+#include "cli/waiting_threads.h"
 
 namespace raffia::cli {
 namespace {
@@ -39,4 +40,7 @@ constexpr Program kProgram{.name = "raffia",
 }  // namespace
 }  // namespace raffia::cli
 
-int main(int argc, char** argv) { return raffia::cli::run_program(raffia::cli::kProgram, argc, argv); }
+int main(int argc, char** argv) {
+  raffia::cli::restart_with_sleeping_threads(argv);
+  return raffia::cli::run_program(raffia::cli::kProgram, argc, argv);
+}

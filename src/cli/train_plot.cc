@@ -12,8 +12,12 @@ void plot_loss(const std::filesystem::path& directory, const std::string& metric
   std::string losses, evaluations;
   for (const auto& record : train::read_log(directory / "log.jsonl")) {
     const auto step = record.value("step", int64_t{0});
-    if (record.contains("loss")) losses += fmt::format("{} {}\n", step, record["loss"].get<double>());
-    if (record.contains(valid)) evaluations += fmt::format("{} {}\n", step, record[valid].get<double>());
+    const auto add = [&](std::string& points, const std::string& field) {
+      const auto found = record.find(field);
+      if (found != record.end() && found->is_number()) points += fmt::format("{} {}\n", step, found->get<double>());
+    };
+    add(losses, "loss");
+    add(evaluations, valid);
   }
   if (losses.empty() || evaluations.empty()) return;
   const std::string prefix = (directory / "loss").string();

@@ -33,6 +33,43 @@ std::optional<int64_t> whole_number(std::string_view text) {
   return number;
 }
 
+// Text in an error: labels may be whole articles where a column was mistaken for another.
+std::string shortened(std::string_view text) {
+  constexpr size_t kMost = 40;
+  if (text.size() <= kMost) return std::string(text);
+  const std::string_view start = text.substr(0, kMost);
+  return std::string(start.substr(0, end_of_whole_characters(start))) + "...";
+}
+
+// Which columns, counted from 0, after a look at the first line.
+struct Columns {
+  size_t label = 0, text = 0;
+  size_t needed = 0;  // that a line has at least
+};
+
+Columns find_columns(const std::filesystem::path& path, std::string_view first_line, const LabelledTextFormat& format) {
+  const std::vector<std::string_view> names = columns_of(first_line);
+  Columns columns{.label = static_cast<size_t>(format.label_column - 1)};
+  if (!format.label_name.empty()) {
+    const auto found = std::ranges::find(names, format.label_name);
+    if (found == names.end()) {
+      throw FormatError(fmt::format("{}: no column is named \"{}\", the first line has {} columns: {}", path.string(),
+                                    shortened(format.label_name), names.size(),
+                                    shortened(fmt::format("{}", fmt::join(names, ", ")))));
+    }
+    columns.label = static_cast<size_t>(found - names.begin());
+  }
+  const size_t texts = format.pairs ? 2 : 1;
+  columns.text = format.text_column > 0                                       ? static_cast<size_t>(format.text_column - 1)
+                 : columns.label > 0 && columns.label + texts >= names.size() ? 0
+                                                                              : columns.label + 1;
+  if (columns.label >= columns.text && columns.label < columns.text + texts) {
+    throw InvalidArgument(fmt::format("{}: column {} is both label and text", path.string(), columns.label + 1));
+  }
+  columns.needed = std::max(columns.label, columns.text + texts - 1) + 1;
+  return columns;
+}
+
 // An IDX file of unsigned bytes: two zeros, the type, the rank, and the extents as big-endian 32-bit numbers.
 struct Idx {
   std::vector<int64_t> shape;
@@ -70,23 +107,40 @@ Idx read_idx(const std::filesystem::path& path, size_t rank) {
 
 }  // namespace
 
+std::filesystem::path find_data_file(const std::filesystem::path& path) {
+  for (const char* ending : {"", ".gz", ".xz"}) {
+    if (std::filesystem::path file = path.string() + ending; std::filesystem::exists(file)) return file;
+  }
+  return {};
+}
+
+void LabelledTextFormat::set_label(const std::string& number_or_name) {
+  const std::optional<int64_t> number = whole_number(number_or_name);
+  require(!number_or_name.empty() && (!number || (*number >= 1 && *number <= 1000)),
+          "label column: '{}' is neither a number from 1 to 1000 nor a name", number_or_name);
+  label_column = number ? static_cast<int>(*number) : 1;
+  label_name = number ? "" : number_or_name;
+  header = header || !label_name.empty();
+}
+
 LabelledTexts read_labelled_texts(const std::filesystem::path& path, const LabelledTextFormat& format) {
-  require(format.label_column >= 1 && format.text_column >= 1, "read_labelled_texts: columns {} and {}, expected numbers from 1",
-          format.label_column, format.text_column);
-  const auto label = static_cast<size_t>(format.label_column - 1), first = static_cast<size_t>(format.text_column - 1);
-  require(label != first && !(format.pairs && label == first + 1), "read_labelled_texts: column {} is both label and text",
-          format.label_column);
+  require(format.label_column >= 1 && format.text_column >= 0,
+          "read_labelled_texts: columns {} and {}, expected numbers from 1 (of the text: or 0)", format.label_column,
+          format.text_column);
   const std::string text = read_text_file(path);
   const std::vector<std::string_view> lines = lines_of(text);
-  const size_t needed = std::max(label, first + (format.pairs ? 1 : 0)) + 1;
+  const auto [label, first, needed] = find_columns(path, lines.front(), format);
   LabelledTexts result;
-  for (size_t i = format.header ? 1 : 0; i < lines.size(); ++i) {
+  for (size_t i = format.header || !format.label_name.empty() ? 1 : 0; i < lines.size(); ++i) {
     const std::vector<std::string_view> columns = columns_of(lines[i]);
     const auto refuse = [&](const std::string& what) {
       throw FormatError(fmt::format("{}: line {} {}", path.string(), grouped(i + 1), what));
     };
-    if (columns.size() < needed) refuse(fmt::format("has {} columns, expected at least {} between tabs", columns.size(), needed));
-    if (columns[label].empty()) refuse(fmt::format("has no label in column {}", format.label_column));
+    if (columns.size() < needed) {
+      refuse(fmt::format("has {} {}, expected at least {} between tabs", columns.size(),
+                         columns.size() == 1 ? "column" : "columns", needed));
+    }
+    if (columns[label].empty()) refuse(fmt::format("has no label in column {}", label + 1));
     result.labels.emplace_back(columns[label]);
     result.texts.emplace_back(columns[first]);
     if (format.pairs) result.seconds.emplace_back(columns[first + 1]);
@@ -104,6 +158,23 @@ std::vector<std::string> classes_of(std::span<const std::string> labels) {
   return classes;
 }
 
+void require_classes(std::span<const std::string> labels, std::string_view where) {
+  constexpr size_t kMostBytes = 200;    // of a name
+  constexpr size_t kManyClasses = 100;  // which are no wonder if each has examples enough
+  constexpr std::string_view kHint = "is the label in another column (--label-column)?";
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i].size() > kMostBytes) {
+      throw FormatError(fmt::format("{}: the label of example {} has {} bytes, expected at most {} (\"{}\"): {}", where,
+                                    grouped(i + 1), grouped(labels[i].size()), kMostBytes, shortened(labels[i]), kHint));
+    }
+  }
+  const size_t classes = std::set<std::string_view>(labels.begin(), labels.end()).size();
+  if (classes > kManyClasses && classes > labels.size() / 2) {
+    throw FormatError(fmt::format("{}: {} labels of {} examples are different (\"{}\", ..): {}", where, grouped(classes),
+                                  grouped(labels.size()), shortened(labels.front()), kHint));
+  }
+}
+
 std::vector<int64_t> class_ids(std::span<const std::string> labels, std::span<const std::string> classes,
                                std::string_view where) {
   std::map<std::string_view, int64_t> places;
@@ -113,9 +184,11 @@ std::vector<int64_t> class_ids(std::span<const std::string> labels, std::span<co
   for (const std::string& label : labels) {
     const auto found = places.find(label);
     if (found == places.end()) {
-      throw FormatError(fmt::format("{}: example {} has label \"{}\", expected one of the {} classes: {}", where,
-                                    grouped(ids.size() + 1), label, classes.size(),
-                                    fmt::join(classes.first(std::min<size_t>(classes.size(), 20)), ", ")));
+      std::vector<std::string> some;
+      for (const std::string& name : classes.first(std::min<size_t>(classes.size(), 20))) some.push_back(shortened(name));
+      throw FormatError(fmt::format("{}: example {} has label \"{}\", expected one of the {} classes: {}{}", where,
+                                    grouped(ids.size() + 1), shortened(label), classes.size(), fmt::join(some, ", "),
+                                    some.size() < classes.size() ? ", ..." : ""));
     }
     ids.push_back(found->second);
   }
@@ -151,6 +224,14 @@ ParallelText read_parallel_text(const std::filesystem::path& sources, const std:
   }
   if (text.sources.empty()) throw FormatError(fmt::format("{}: holds no sentences", sources.string()));
   return text;
+}
+
+ParallelText read_parallel_text(const std::string& prefix, const std::string& source, const std::string& target) {
+  const auto find = [&](const std::string& ending) {
+    const std::filesystem::path plain = prefix + "." + ending, found = find_data_file(plain);
+    return found.empty() ? plain : found;
+  };
+  return read_parallel_text(find(source), find(target));
 }
 
 int64_t LabelledImages::classes() const { return labels.empty() ? 0 : *std::ranges::max_element(labels) + 1; }

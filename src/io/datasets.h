@@ -12,13 +12,20 @@
 
 namespace raffia {
 
+// The file of this name, or else compressed: with .gz or .xz after its name. Empty: there is none of them.
+std::filesystem::path find_data_file(const std::filesystem::path& path);
+
 // Lines "label TAB text", or "label TAB text TAB text" for pairs. Columns count from 1: label_column = 1 and text_column = 4
 // reads "label TAB rating TAB id TAB text".
 struct LabelledTextFormat {
   int label_column = 1;
-  int text_column = 2;
-  bool pairs = false;   // the column after text_column is a second text
-  bool header = false;  // the first line names the columns
+  std::string label_name = {};  // if not empty, the label is in the column that the first line gives this name
+  int text_column = 0;          // 0: the column after the label, or the first one if the label is in the last
+  bool pairs = false;           // the column after text_column is a second text
+  bool header = false;          // the first line names the columns; it always does with label_name
+
+  // From "2" or "sentiment".
+  void set_label(const std::string& number_or_name);
 };
 
 struct LabelledTexts {
@@ -30,6 +37,9 @@ LabelledTexts read_labelled_texts(const std::filesystem::path& path, const Label
 
 // The distinct labels: in the order of their numbers where all are numbers, else in the order of bytes.
 std::vector<std::string> classes_of(std::span<const std::string> labels);
+
+// Throws FormatError for labels that are no names of classes but look like texts: too long, or nearly all different.
+void require_classes(std::span<const std::string> labels, std::string_view where);
 
 // The place of each label among the classes. `where` names the labels in the error for one that is not among them.
 std::vector<int64_t> class_ids(std::span<const std::string> labels, std::span<const std::string> classes, std::string_view where);
@@ -44,6 +54,9 @@ struct ParallelText {
   std::vector<std::string> sources, targets;
 };
 ParallelText read_parallel_text(const std::filesystem::path& sources, const std::filesystem::path& targets);
+
+// The files PREFIX.source and PREFIX.target, each of which may be compressed: train.en or train.en.gz.
+ParallelText read_parallel_text(const std::string& prefix, const std::string& source, const std::string& target);
 
 // Square images of bytes.
 struct LabelledImages {

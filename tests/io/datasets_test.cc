@@ -80,18 +80,57 @@ TEST(LabelledTexts, ColumnsAreChosen) {
   EXPECT_EQ(listops.texts, (Strings{"[MAX 1 2 ]"}));
 }
 
+TEST(LabelledTexts, LabelIsFoundByNumberOrName) {
+  const TemporaryDirectory directory("datasets_test");
+  const auto path = directory.write("a.tsv", "review\tsentiment\ngood one\tpos\nbad one\tneg\n");
+  for (const char* label : {"2", "sentiment"}) {
+    LabelledTextFormat format{.header = true};
+    format.set_label(label);
+    const LabelledTexts read = read_labelled_texts(path, format);
+    EXPECT_EQ(read.labels, (Strings{"pos", "neg"})) << label;
+    EXPECT_EQ(read.texts, (Strings{"good one", "bad one"})) << label;  // the label is last: the text is first
+  }
+  LabelledTextFormat middle;
+  middle.set_label("2");
+  EXPECT_EQ(read_labelled_texts(directory.write("b.tsv", "7\tpos\tgood\n"), middle).texts, (Strings{"good"}));
+  LabelledTextFormat pairs{.pairs = true};
+  pairs.set_label("3");
+  EXPECT_EQ(read_labelled_texts(directory.write("c.tsv", "a\tb\tsame\n"), pairs).seconds, (Strings{"b"}));
+  EXPECT_THROW(middle.set_label("0"), InvalidArgument);
+}
+
+TEST(LabelledTexts, TextsInPlaceOfLabelsGetAShortError) {
+  Strings texts;
+  for (int i = 0; i < 300; ++i) texts.push_back("text number " + std::to_string(i));
+  const std::string different = refusal<FormatError>([&] { require_classes(texts, "x.tsv"); });
+  EXPECT_EQ(different.find("x.tsv: 300 labels of 300 examples are different"), 0U) << different;
+  texts.assign(3, std::string(3000, 'a'));
+  const std::string longer = refusal<FormatError>([&] { require_classes(texts, "x.tsv"); });
+  EXPECT_EQ(longer.find("x.tsv: the label of example 1 has 3,000 bytes"), 0U) << longer;
+  EXPECT_LT(longer.size(), 300U);
+  const std::string unknown = refusal<FormatError>([&] { (void)class_ids(Strings{std::string(3000, 'b')}, texts, "x.tsv"); });
+  EXPECT_LT(unknown.size(), 400U);
+  texts.assign(1000, "a");
+  for (int i = 0; i < 400; ++i) texts.push_back(std::to_string(i));  // many classes, and still classes
+  require_classes(texts, "x.tsv");
+}
+
 TEST(LabelledTexts, LinesWithoutTheirColumnsAreRefusedByNumber) {
   const TemporaryDirectory directory("datasets_test");
   const auto refused = [&](const std::string& text, const LabelledTextFormat& format = {}) {
     const auto path = directory.write("x.tsv", text);
     return refusal<FormatError>([&] { (void)read_labelled_texts(path, format); });
   };
-  EXPECT_NE(refused("1\ta\n2 b\n").find("x.tsv: line 2 has 1 columns, expected at least 2"), std::string::npos);
+  EXPECT_NE(refused("1\ta\n2 b\n").find("x.tsv: line 2 has 1 column, expected at least 2"), std::string::npos);
   EXPECT_NE(refused("1\ta\n", {.pairs = true}).find("line 1 has 2 columns, expected at least 3"), std::string::npos);
   EXPECT_NE(refused("\ta\n").find("line 1 has no label in column 1"), std::string::npos);
   EXPECT_NE(refused("label\ttext\n", {.header = true}).find("holds no examples"), std::string::npos);
   EXPECT_THROW((void)read_labelled_texts("none", {.label_column = 0}), InvalidArgument);
-  EXPECT_THROW((void)read_labelled_texts("none", {.label_column = 2}), InvalidArgument);
+  const auto path = directory.write("y.tsv", "1\ta\n");
+  EXPECT_THROW((void)read_labelled_texts(path, {.label_column = 2, .text_column = 2}), InvalidArgument);
+  EXPECT_NE(
+      refusal<FormatError>([&] { (void)read_labelled_texts(path, {.label_name = "sentiment"}); }).find("no column is named"),
+      std::string::npos);
 }
 
 TEST(LabelledTexts, ClassesAreInTheOrderOfNumbersOrBytes) {
@@ -116,6 +155,17 @@ TEST(ParallelText, LinesBelongTogether) {
   const auto hole = directory.write("h.de", "ein Hund\nx\nzwei\n");
   EXPECT_NE(refusal<FormatError>([&] { (void)read_parallel_text(source, hole); }).find("t.en: line 2 is empty, but not in"),
             std::string::npos);
+}
+
+TEST(ParallelText, FilesOfAPrefixMayBeCompressed) {
+  const TemporaryDirectory directory("datasets_test");
+  directory.write("t.en.gz", kGzip);
+  directory.write("t.de.xz", kXz);
+  directory.write("t.fr", "deux\nlignes\n");
+  const std::string prefix = (directory.path() / "t").string();
+  EXPECT_EQ(read_parallel_text(prefix, "en", "de").targets, (Strings{"two", "lines"}));
+  EXPECT_EQ(read_parallel_text(prefix, "en", "fr").targets, (Strings{"deux", "lignes"}));
+  EXPECT_NE(refusal<IoError>([&] { (void)read_parallel_text(prefix, "en", "it"); }).find("t.it"), std::string::npos);
 }
 
 TEST(LabelledImages, IdxFilesAreReadAndChecked) {

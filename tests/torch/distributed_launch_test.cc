@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <csignal>
 #include <string>
 
 namespace raffia::train {
@@ -47,6 +48,12 @@ TEST(LocalRanks, OthersEndSoonAfterOneIsKilled) {
   EXPECT_NE(outcome.err.find("raffia: rank 1 (pid "), std::string::npos) << outcome.err;
   EXPECT_NE(outcome.err.find(") was ended by signal 9 (Killed)\n"), std::string::npos) << outcome.err;
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);  // not the minute that rank 0 would sleep
+}
+
+TEST(LocalRanks, SignalThatIsPassedOnIsTheExitCodeAndNoFailure) {
+  const Outcome outcome = run_shell(2, "test $RANK = 0 && kill -TERM $PPID; exec sleep 60");
+  EXPECT_EQ(outcome.code, 128 + SIGTERM);
+  EXPECT_EQ(outcome.err, "");
 }
 
 }  // namespace

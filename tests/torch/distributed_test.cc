@@ -92,6 +92,37 @@ TEST(Group, CollectivesOfThreeRanks) {
   });
 }
 
+TEST(Group, SharesWhatEachRankSays) {
+  on_ranks(3, [](Group& group) {
+    for (int round = 0; round < 3; ++round) {
+      const std::string own = fmt::format("{} in round {}", group.rank(), round) + std::string(1000 * group.rank(), 'x');
+      const std::vector<std::string> all = group.share("words", own);
+      ASSERT_EQ(all.size(), 3U);
+      for (int rank = 0; rank < 3; ++rank) {
+        EXPECT_EQ(all[static_cast<size_t>(rank)], fmt::format("{} in round {}", rank, round) + std::string(1000 * rank, 'x'));
+      }
+    }
+  });
+}
+
+TEST(Group, FirstRankMayEndAfterSharingAndAllKnow) {
+  const std::vector<Ended> ranks = end_of_ranks(3, {.timeout = 30s, .heartbeat = 200ms}, [](Group& group) -> std::string {
+    if (group.rank() == 2) ::usleep(300'000);
+    return group.share("last", std::to_string(group.rank())).back();
+  });
+  for (const Ended& rank : ranks) EXPECT_EQ(rank.said, "2");
+}
+
+TEST(Group, RankThatDiesBeforeItSharesIsNamed) {
+  const std::vector<Ended> ranks = end_of_ranks(2, {.timeout = 30s, .heartbeat = 200ms}, [](Group& group) -> std::string {
+    if (group.rank() == 1) ::raise(SIGKILL);
+    group.share("never", "");
+    return "went on";
+  });
+  EXPECT_EQ(ranks[0].said.find("rank 1 ("), 0U) << ranks[0].said;
+  EXPECT_NE(ranks[0].said.find("no longer answers"), std::string::npos) << ranks[0].said;
+}
+
 // Rank `victim` of three is killed at step 3; what the others say.
 void expect_named(int victim) {
   const GroupOptions options{.timeout = 30s, .heartbeat = 200ms};

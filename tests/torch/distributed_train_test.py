@@ -10,6 +10,7 @@ import pathlib
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -90,6 +91,67 @@ def kill_a_rank(program, data, out):
     return time.monotonic() - begin
 
 
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def differing_options_are_refused_by_name(program, data, directory):
+    """Two ranks as a launcher starts them, one of which was given something else."""
+    options = {"lr": (0.001, 0.002), "seed": (1, 2), "width": (32, 64), "batch": (4, 8), "steps": (8, 9), "segment": (32, 16)}
+    for name, values in options.items():
+        port = free_port()
+        ranks = []
+        for rank, value in enumerate(values):
+            variables = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            ranks.append(subprocess.Popen(command(program, data, directory / "differ", **{name: value}), env=variables,
+                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        for rank in ranks:
+            said = rank.communicate(timeout=60)[0]
+            assert rank.returncode == 2, f"{name}: exit code {rank.returncode}\n{said}"
+            expected = f"rank 1 has --{name} {values[1]}, rank 0 has --{name} {values[0]}"
+            assert expected in said and "terminate" not in said, said
+    assert not (directory / "differ").exists()
+
+
+def listening(pids):
+    """Addresses that processes listen at, from the kernel's tables."""
+    inodes = set()
+    for pid in pids:
+        for link in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                found = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(link))
+            except FileNotFoundError:
+                continue
+            if found:
+                inodes.add(found[1])
+    addresses = []
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in inodes:  # LISTEN
+                addresses.append(words[1].split(":")[0])
+    return addresses
+
+
+def local_ranks_listen_on_the_loopback_alone(program, data, out):
+    process = subprocess.Popen(command(program, data, out, local_ranks=2, steps=100000, eval_every=100000),
+                               stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 60
+    seen = set()
+    while time.monotonic() < end and not list(out.glob("trainer/step-*")):
+        assert process.poll() is None, process.stderr.read()
+        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        seen.update(listening([process.pid, *children]))
+        time.sleep(0.01)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert seen, "no rank was seen to listen"
+    loopback = {"0100007F", "00000000000000000000000001000000"}
+    assert seen <= loopback, f"listens at {seen - loopback}"
+
+
 def main():
     program = sys.argv[1]
     with tempfile.TemporaryDirectory() as name:
@@ -107,6 +169,11 @@ def main():
         run(program, data, directory / "split", parallel="sequence", conv=3, local_ranks=2)
         expect_equal_runs(directory / "whole", directory / "split")
         print("sequence parallel: equal")
+
+        differing_options_are_refused_by_name(program, data, directory)
+        print("differing options: refused")
+        local_ranks_listen_on_the_loopback_alone(program, data, directory / "listening")
+        print("listening: on the loopback alone")
 
         seconds = kill_a_rank(program, data, directory / "killed")
         print(f"a rank was killed: named after {seconds:.1f} s")

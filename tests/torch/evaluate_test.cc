@@ -46,8 +46,8 @@ TEST(CountText, NewlinesAreWordsAsInWikiText) {
 }
 
 TEST(NllScore, UnitsAgree) {
-  const TextFacts facts{.tokens = 100, .words = 50, .bytes = 400};
-  const NllScore score{.nll = 99 * std::numbers::ln2 * 4, .tokens = 99};  // 4 bits per token
+  const TextFacts facts{.tokens = 101, .words = 50, .bytes = 400};
+  const NllScore score{.nll = 100 * std::numbers::ln2 * 4, .tokens = 100};  // 4 bits per token
   EXPECT_DOUBLE_EQ(score.perplexity(), 16);
   EXPECT_DOUBLE_EQ(score.word_perplexity(facts), 256);
   EXPECT_DOUBLE_EQ(score.bits_per_byte(facts), 1);

@@ -3,6 +3,7 @@
 #define RAFFIA_TESTS_TORCH_TRAIN_CASE_H_
 
 #include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -21,6 +22,9 @@ class Watcher : public Observer {
     if (report.step == stop_after_) stop = true;
   }
   void note(const std::string& message) override { notes += message + "\n"; }
+  StopSignal stop_signal() {
+    return [this] { return stop ? SIGINT : 0; };
+  }
 
   std::atomic<bool> stop = false;
   std::string notes;

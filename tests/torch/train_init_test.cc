@@ -58,7 +58,7 @@ class InitialModel : public testing::Test {
     Watcher watcher(stop_after);
     TrainOptions options = resolve_options(TaskKind::lm, "", flags, resume, watcher);
     const auto task = make_task(options, options.resume);
-    return train(options, *task, watcher, &watcher.stop);
+    return train(options, *task, watcher, watcher.stop_signal());
   }
 
   static std::string error_of(const FlagMap& flags) {

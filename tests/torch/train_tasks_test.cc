@@ -10,6 +10,8 @@
 
 #include "io/datasets.h"
 #include "io/text.h"
+#include "raffia/error.h"
+#include "support/refusal.h"
 #include "support/temporary_directory.h"
 #include "torch/train/trainer.h"
 #include "torch/train_case.h"
@@ -39,7 +41,7 @@ class TrainTask : public testing::Test {
   static Summary run(TaskKind kind, const FlagMap& flags, Watcher& observer) {
     TrainOptions options = resolve_options(kind, "", flags, true, observer);
     const auto task = make_task(options, options.resume);
-    return train(options, *task, observer, &observer.stop);
+    return train(options, *task, observer, observer.stop_signal());
   }
 
   // Runs whole and in two parts, which end with the same weights.
@@ -101,6 +103,54 @@ TEST_F(TrainTask, TranslatorGetsBetter) {
   // An untrained model is at ln 12: 4 special tokens and 8 words.
   EXPECT_LT(metric(summary.valid, "nll"), std::log(12.0) / 2);
   EXPECT_GT(metric(summary.test, "bleu"), 20);
+}
+
+TEST_F(TrainTask, LongPairsAreCountedAndEvaluatedOn) {
+  std::string source, target;
+  for (int i = 0; i < 100; ++i) {
+    const std::string line(i % 10 == 9 ? 40 : 8, static_cast<char>('a' + i % 7));
+    source += line + "\n";
+    target += line + "\n";
+  }
+  directory_.write("pairs.en", source);
+  directory_.write("pairs.de", target);
+  directory_.write("valid.en", std::string(8, 'a') + "\n" + std::string(40, 'b') + "\n");
+  directory_.write("valid.de", std::string(8, 'a') + "\n" + std::string(40, 'b') + "\n");
+  FlagMap flags = tiny("pairs", {{"data", (directory_.path() / "pairs").string()},
+                                 {"valid", (directory_.path() / "valid").string()},
+                                 {"tokenizer", "char"},
+                                 {"segment", "16"},
+                                 {"steps", "1"}});
+  Watcher watcher;
+  TrainOptions options = resolve_options(TaskKind::translate, "", flags, false, watcher);
+  const auto task = make_task(options, false);
+  const std::string said = task->describe();
+  EXPECT_EQ(said.find("90 pairs ("), 0U) << said;
+  EXPECT_NE(said.find("10 of 100 pairs are longer than --segment 16 tokens and were left out"), std::string::npos) << said;
+  EXPECT_NE(said.find(", 2 to evaluate on"), std::string::npos) << said;
+  EXPECT_EQ(task->evaluate({}).back().first, "bleu");
+  // Positions that are learned end with the segment: what is longer is cut, here and in raffia eval.
+  flags["positions"] = "learned";
+  flags["out"] += "-learned";
+  TrainOptions learned = resolve_options(TaskKind::translate, "", flags, false, watcher);
+  EXPECT_EQ(make_task(learned, false)->evaluate({}).back().first, "bleu");
+}
+
+TEST_F(TrainTask, ColumnsThatAreSwappedAreRefusedShortlyAndLabelColumnReadsThem) {
+  std::string lines;
+  for (int i = 0; i < 300; ++i)
+    lines += "text " + std::to_string(i) + std::string(100, 'x') + (i % 2 == 0 ? "\tgood\n" : "\tbad\n");
+  FlagMap flags = tiny("swapped", {{"data", directory_.write("swapped.tsv", lines).string()}, {"tokenizer", "char"}});
+  const auto make = [&] {
+    Watcher watcher;
+    TrainOptions options = resolve_options(TaskKind::classify, "", flags, false, watcher);
+    return make_task(options, false)->describe();
+  };
+  const std::string refused = refusal<FormatError>([&] { make(); });
+  EXPECT_NE(refused.find("--label-column"), std::string::npos) << refused;
+  EXPECT_LT(refused.size(), 400U);
+  flags["label-column"] = "2";
+  EXPECT_EQ(make().find("285 texts of 2 classes"), 0U) << make();
 }
 
 TEST_F(TrainTask, RecallReportsAccuracyByPairsAndDistance) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -52,7 +53,7 @@ class TrainRun : public testing::Test {
   static Summary run(const FlagMap& flags, bool resume, Watcher& watcher) {
     TrainOptions options = resolve_options(TaskKind::lm, "", flags, resume, watcher);
     const auto task = make_task(options, options.resume);
-    return train(options, *task, watcher, &watcher.stop);
+    return train(options, *task, watcher, watcher.stop_signal());
   }
   static Summary run(const FlagMap& flags, bool resume = false) {
     Watcher watcher;
@@ -128,6 +129,38 @@ TEST_F(TrainRun, CheckpointIsUsedEvenIfLaterStepsWereLost) {
   expect_same_run(out("whole"), out("parts"), 12);
 }
 
+TEST_F(TrainRun, TextWithoutSpacesIsResumedAfterAnEvaluation) {
+  // Infinitely many nats per word: JSON has no such number.
+  std::string text;
+  for (int i = 0; i < 40000; ++i) text += static_cast<char>('a' + i * 7919 % 26);
+  std::ofstream(data_) << text;
+  const FlagMap more = {{"valid-share", "0.2"}};
+  run(tiny("whole", more));
+  Watcher watcher(7);
+  run(tiny("parts", more), false, watcher);
+  const Summary resumed = run(tiny("parts", more), true);
+  EXPECT_EQ(resumed.step, 12);
+  expect_same_run(out("whole"), out("parts"), 12);
+  for (const auto& [name, value] : resumed.valid) EXPECT_TRUE(std::isfinite(value)) << name;
+}
+
+TEST_F(TrainRun, MetricsThatWereNotFiniteAreReadFromOlderCheckpoints) {
+  Watcher watcher(7);
+  run(tiny("run"), false, watcher);
+  const fs::path facts = checkpoint(out("run"), 7) / "trainer.json";
+  const auto change = [&](const auto& edit) {
+    auto json = nlohmann::ordered_json::parse(read_file(facts));
+    edit(json["best"]["metrics"]);
+    std::ofstream(facts) << json.dump();
+  };
+  change([](auto& metrics) { metrics.erase("nll"); });
+  EXPECT_NE(error_of(tiny("run"), true).find("trainer.json: best.metrics: there is no metric \"nll\""), std::string::npos);
+  change([](auto& metrics) { metrics["nll"] = "low"; });
+  EXPECT_NE(error_of(tiny("run"), true).find("trainer.json"), std::string::npos);
+  change([](auto& metrics) { metrics["nll"] = metrics["word_perplexity"] = nullptr; });
+  EXPECT_EQ(run(tiny("run"), true).best_step, 12);  // any evaluation is better than one that was not finite
+}
+
 TEST_F(TrainRun, LearnsAndWritesAModelDirectory) {
   const Summary summary = run(tiny("run", {{"steps", "60"}, {"keep", "2"}, {"lr", "0.01"}}));
   const auto log = read_log(out("run") + "/log.jsonl");
@@ -163,7 +196,7 @@ TEST_F(TrainRun, DamagedCheckpointIsNamedAndTheOneBeforeIsUsed) {
   run(tiny("parts"), true, watcher);
   EXPECT_NE(watcher.notes.find(weights.string() + ": checksum"), std::string::npos) << watcher.notes;
   EXPECT_NE(watcher.notes.find("step-00000009/model.safetensors: 100 bytes, expected"), std::string::npos) << watcher.notes;
-  EXPECT_NE(watcher.notes.find("going on from step 6"), std::string::npos) << watcher.notes;
+  EXPECT_NE(watcher.notes.find("resuming from step 6"), std::string::npos) << watcher.notes;
   expect_same_run(out("whole"), out("parts"), 12);
 }
 

@@ -42,6 +42,7 @@ class ClassifyTask : public TrainingTask {
     } else {
       valid = read(options, options.valid);
     }
+    if (!goes_on) require_classes(train.labels, options.data);
     classes_ = classes_of(train.labels);
     require(classes_.size() >= 2, "--data: {} has {} class, expected at least 2", options.data, classes_.size());
     require(!valid.labels.empty(), "--data: {} has too few examples to keep some for evaluation; give --valid", options.data);
@@ -91,8 +92,9 @@ class ClassifyTask : public TrainingTask {
 
  private:
   static LabelledTexts read(const TrainOptions& options, const std::string& path) {
-    LabelledTextFormat format{.pairs = options.pairs, .header = options.header};
-    if (options.text_column > 0) format.text_column = static_cast<int>(options.text_column);
+    LabelledTextFormat format{
+        .text_column = static_cast<int>(options.text_column), .pairs = options.pairs, .header = options.header};
+    format.set_label(options.label_column);
     return read_labelled_texts(path, format);
   }
 

@@ -5,12 +5,14 @@
 #include <charconv>
 #include <cstdlib>
 #include <optional>
+#include <thread>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "core/check.h"
 #include "torch/train/distributed_liveness.h"
+#include "torch/train/distributed_store.h"
 
 namespace raffia::train {
 namespace {
@@ -27,8 +29,6 @@ std::optional<int> number(const Variables& variable, const char* name, int least
   return value;
 }
 
-bool is_loopback(const std::string& address) { return address == "localhost" || address == "::1" || address.starts_with("127."); }
-
 std::string environment_variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
@@ -43,17 +43,17 @@ std::shared_ptr<::gloo::transport::Device> device_for(const Place& place) {
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
-c10::intrusive_ptr<c10d::Store> open_store(const Place& place, bool server, std::chrono::milliseconds timeout) {
-  // torchrun may keep the store itself, and then every attempt of a job has its own part of it.
-  const bool launcher_has_it = environment_variable("TORCHELASTIC_USE_AGENT_STORE") == "True";
+// torchrun may keep the store itself, and then every attempt of a job has its own part of it.
+bool launcher_has_store() { return environment_variable("TORCHELASTIC_USE_AGENT_STORE") == "True"; }
+
+c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds timeout) {
+  if (!launcher_has_store()) return connect_store(place.address, place.port, timeout);
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(place.port);
-  options.isServer = server && !launcher_has_it;
   options.waitWorkers = false;
   options.timeout = timeout;
-  c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::TCPStore>(place.address, options);
-  if (!launcher_has_it) return store;
-  return c10::make_intrusive<c10d::PrefixStore>("raffia/attempt/" + environment_variable("TORCHELASTIC_RESTART_COUNT"), store);
+  return c10::make_intrusive<c10d::PrefixStore>("raffia/attempt/" + environment_variable("TORCHELASTIC_RESTART_COUNT"),
+                                                c10::make_intrusive<c10d::TCPStore>(place.address, options));
 }
 
 // The messages of c10d end in a list of its source locations.
@@ -112,6 +112,7 @@ std::string_view to_string(Collective kind) {
 // Collectives are matched by the order in which ranks start them. Those that go on during a backward pass have connections of
 // their own, so that the others need not be ordered with them.
 struct Group::Channels {
+  std::unique_ptr<StoreServer> server;  // of rank 0
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> now, background;
 };
@@ -129,8 +130,15 @@ Group::Group(const Place& place, const GroupOptions& options) : place_(place), o
   require(place.rank >= 0 && place.rank < place.size, "Group: rank is {} of {}", place.rank, place.size);
   channels_ = std::make_unique<Channels>();
   try {
-    channels_->store = open_store(place, place.rank == 0, options.timeout);
-    liveness_ = std::make_unique<Liveness>(open_store(place, false, options.timeout), place, options);
+    if (place.rank == 0 && !launcher_has_store()) {
+      channels_->server = std::make_unique<StoreServer>(place.address, place.port);
+      if (channels_->server->listens_everywhere() && options.note) {
+        options.note(fmt::format("warning: {} is not an address of this machine: port {} listens on all of its interfaces",
+                                 place.address, place.port));
+      }
+    }
+    channels_->store = open_store(place, options.timeout);
+    liveness_ = std::make_unique<Liveness>(open_store(place, options.timeout), place, options);
     const auto connect = [&](const char* name) {
       auto gloo = c10d::ProcessGroupGloo::Options::create(options.timeout);
       gloo->devices = {device_for(place)};
@@ -140,7 +148,7 @@ Group::Group(const Place& place, const GroupOptions& options) : place_(place), o
     };
     channels_->now = connect("now");
     channels_->background = connect("background");
-  } catch (const Error&) {
+  } catch (const GroupError&) {
     throw;
   } catch (const std::exception& error) {
     throw GroupError(fmt::format("rank {} of {}: {} {}:{} failed: {}", place.rank, place.size,
@@ -158,10 +166,10 @@ Group::~Group() {
   liveness_.reset();
 }
 
-void Group::fail(Collective kind, const std::string& reason) {
+void Group::fail(std::string_view what, const std::string& reason) {
   const std::string culprit = liveness_->culprit();
   std::string message =
-      culprit.empty() ? fmt::format("rank {}: {} failed though all ranks answer ({})", rank(), to_string(kind), reason) : culprit;
+      culprit.empty() ? fmt::format("rank {}: {} failed though all ranks answer ({})", rank(), what, reason) : culprit;
   if (step_ >= 0) {
     message += fmt::format(": stopped at step {}; ", step_);
     message += checkpoint_ >= 0 ? fmt::format("the last checkpoint is step {}", checkpoint_) : "there is no checkpoint yet";
@@ -183,7 +191,7 @@ void Group::run(Collective kind, int64_t bytes, const Start& start) {
   try {
     start()->wait();
   } catch (const std::exception& error) {
-    fail(kind, first_line(error.what()));
+    fail(to_string(kind), first_line(error.what()));
   }
 }
 
@@ -224,6 +232,37 @@ void Group::barrier() {
   run(Collective::barrier, 0, [&] { return channels_->now->barrier(); });
 }
 
+void Group::await(const std::string& key) {
+  const auto end = std::chrono::steady_clock::now() + options_.timeout;
+  while (!channels_->store->check({key})) {
+    if (liveness_->suspects()) fail("waiting for all ranks", key);
+    if (std::chrono::steady_clock::now() >= end) fail("waiting for all ranks", fmt::format("{} is missing", key));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+std::vector<std::string> Group::share(const std::string& name, const std::string& own) {
+  if (alone()) return {own};
+  const std::string prefix = fmt::format("share/{}/{}/", shares_++, name);
+  const auto key = [&](std::string_view what, int of_rank) { return fmt::format("{}{}/{}", prefix, what, of_rank); };
+  std::vector<std::string> all;
+  try {
+    channels_->store->set(key("said", rank()), {own.begin(), own.end()});
+    for (int of_rank = 0; of_rank < size(); ++of_rank) {
+      await(key("said", of_rank));
+      const std::vector<uint8_t> said = channels_->store->get(key("said", of_rank));
+      all.emplace_back(said.begin(), said.end());
+    }
+    channels_->store->set(key("read", rank()), {});
+    for (int of_rank = 0; first() && of_rank < size(); ++of_rank) await(key("read", of_rank));
+  } catch (const GroupError&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail("waiting for all ranks", first_line(error.what()));
+  }
+  return all;
+}
+
 Group::Pending Group::start_all_reduce(const Tensor& tensor) {
   require_whole(tensor, "Group::start_all_reduce");
   Pending pending;
@@ -235,7 +274,7 @@ Group::Pending Group::start_all_reduce(const Tensor& tensor) {
     std::vector<Tensor> tensors{tensor};
     pending.work_->work = channels_->background->allreduce(tensors);
   } catch (const std::exception& error) {
-    fail(Collective::all_reduce, first_line(error.what()));
+    fail(to_string(Collective::all_reduce), first_line(error.what()));
   }
   return pending;
 }
@@ -246,7 +285,7 @@ void Group::Pending::wait() {
   try {
     work->work->wait();
   } catch (const std::exception& error) {
-    work->group->fail(Collective::all_reduce, first_line(error.what()));
+    work->group->fail(to_string(Collective::all_reduce), first_line(error.what()));
   }
 }
 

@@ -45,6 +45,7 @@ Place place_from(const std::function<std::string(const char*)>& variable);
 struct GroupOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(5);    // of a collective: longer than any rank lets others wait
   std::chrono::milliseconds heartbeat = std::chrono::seconds(1);  // how often a rank says that it is there
+  std::function<void(const std::string&)> note = {};              // for people: warnings
 };
 
 enum class Collective { all_reduce, all_gather, broadcast, barrier };
@@ -80,6 +81,10 @@ class Group {
   void broadcast(const Tensor& tensor, int from = 0);  // in place
   void barrier();
 
+  // What each rank says, in the order of ranks, through the store of rank 0: of any length, and without a collective, so that
+  // ranks may still differ in what they are about to do. Rank 0 returns last: then the others know, even if it ends now.
+  std::vector<std::string> share(const std::string& name, const std::string& own);
+
   // An all_reduce that goes on while this process computes. These do not wait for other collectives, but do for each other:
   // ranks start them in the same order.
   class Pending {
@@ -99,7 +104,8 @@ class Group {
 
  private:
   struct Channels;
-  [[noreturn]] void fail(Collective kind, const std::string& reason);
+  [[noreturn]] void fail(std::string_view what, const std::string& reason);
+  void await(const std::string& key);
   template <typename Start>
   void run(Collective kind, int64_t bytes, const Start& start);
   void count(Collective kind, int64_t bytes);
@@ -110,6 +116,7 @@ class Group {
   std::unique_ptr<Liveness> liveness_;
   std::array<Traffic, kCollectives> traffic_{};
   int64_t step_ = -1, checkpoint_ = -1;
+  int64_t shares_ = 0;
 };
 
 }  // namespace raffia::train

@@ -22,33 +22,18 @@
 
 #include "core/check.h"
 #include "core/message.h"
+#include "torch/train/descriptor.h"
 
 namespace raffia::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr int kSignal = 128;  // and its number: the exit code of what a signal ended, as shells count
+
 [[noreturn]] void throw_system_error(const char* what) {
   throw IoError(fmt::format("starting local ranks: {}: {}", what, std::strerror(errno)));
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() { close(); }
-  int get() const { return fd_; }
-  void close() {
-    if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-  }
-
- private:
-  int fd_;
-};
 
 // Signals arrive through a descriptor while this lives.
 class SignalsAsReads {
@@ -199,7 +184,8 @@ class Ranks {
     signalfd_siginfo info;
     while (::read(signals_.fd(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
       if (info.ssi_signo == SIGCHLD) continue;
-      send(static_cast<int>(info.ssi_signo));  // ranks take their time to write a checkpoint
+      passed_on_ = static_cast<int>(info.ssi_signo);
+      send(passed_on_);  // ranks take their time to write a checkpoint
     }
     for (size_t rank = 0; rank < children_.size(); ++rank) {
       if (children_[rank].output.get() >= 0) pass_on(children_[rank], static_cast<int>(rank));
@@ -213,12 +199,20 @@ class Ranks {
       if (!child.runs || ::waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
       child.runs = false;
       if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
-      if (code_ == 0) {
+      if (code_ == 0 && was_asked_to_end(status)) {
+        code_ = kSignal + passed_on_;
+      } else if (code_ == 0) {
         say("raffia: rank {} (pid {}) {}", rank, child.pid, how_it_ended(status));
         code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
       }
       if (!std::exchange(ending_, true)) deadline_ = Clock::now() + options_.grace;
     }
+  }
+
+  // Whether a rank ended as it should after the signal that was passed on to it.
+  bool was_asked_to_end(int status) const {
+    if (passed_on_ == 0) return false;
+    return WIFSIGNALED(status) ? WTERMSIG(status) == passed_on_ : WEXITSTATUS(status) == kSignal + passed_on_;
   }
 
   void send(int signal) const {
@@ -231,6 +225,7 @@ class Ranks {
   SignalsAsReads signals_;
   std::vector<Child> children_;
   bool ending_ = false, killed_ = false;
+  int passed_on_ = 0;  // the last signal that went to all ranks
   Clock::time_point deadline_;
   int code_ = 0;
 };

@@ -21,7 +21,8 @@ struct LaunchOptions {
 
 // Runs the command once per rank, with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, and waits. Rank 0 has this
 // process's stdout and stderr; lines of the others go to stderr as `rank 1: ...`. SIGINT and SIGTERM are passed on.
-// Returns 0 if all ranks did; otherwise names the rank that failed first on stderr and returns its exit code (1 for a signal).
+// Returns 0 if all ranks did; 128 and the signal, without a word, if they ended because of one that was passed on; otherwise
+// names the rank that failed first on stderr and returns its exit code (1 for a signal).
 int run_local_ranks(const LaunchOptions& options);
 
 }  // namespace raffia::train

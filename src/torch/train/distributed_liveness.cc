@@ -199,6 +199,11 @@ void Liveness::entered_collective() {
   ++board_->collectives;
 }
 
+bool Liveness::suspects() {
+  const std::lock_guard lock(board_->mutex);
+  return !board_->judge().empty();
+}
+
 std::string Liveness::culprit() {
   Board& board = *board_;
   std::unique_lock lock(board.mutex);

@@ -1,5 +1,5 @@
 // Which ranks still answer. Each rank writes a beat into the store of rank 0 from a thread of its own, and reads those of the
-// others: when a collective fails, the rank whose beat stands still is the one to name.
+// others: when a collective fails, the rank whose beats have stopped is named.
 #ifndef RAFFIA_TORCH_TRAIN_DISTRIBUTED_LIVENESS_H_
 #define RAFFIA_TORCH_TRAIN_DISTRIBUTED_LIVENESS_H_
 
@@ -22,6 +22,8 @@ class Liveness {
   Liveness& operator=(const Liveness&) = delete;
 
   void entered_collective();  // beats tell how many a rank has entered
+
+  bool suspects();  // whether a rank has missed enough beats to be named, or has given up on another
 
   // To be called where a collective failed: which rank is to blame, "rank 1 (node7, pid 1234) no longer answers (last seen 3.1 s
   // ago)". Takes a few beats: a rank is gone when it misses several. Once it returns, the other ranks know that this one stops

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+#include <vector>
+
 #include "core/check.h"
 
 namespace raffia::train {
@@ -38,20 +41,38 @@ void share_weights(Group& group, torch::nn::Module& model) {
   for (const Tensor& tensor : model.buffers()) group.broadcast(tensor);
 }
 
-void require_same(Group& group, std::string_view what, int64_t value, std::string_view hint) {
-  if (group.alone()) return;
-  const Tensor all = group.all_gather(at::full({1}, value, at::kLong));
-  for (int64_t rank = 1; rank < group.size(); ++rank) {
-    const int64_t other = all[rank].item<int64_t>(), first = all[0].item<int64_t>();
-    if (other != first) throw GroupError(fmt::format("rank {}: {} is {}, but {} on rank 0: {}", rank, what, other, first, hint));
+void require_same(Group& group, const std::string& what, const std::string& value, std::string_view hint) {
+  const std::vector<std::string> all = group.share(what, value);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] != all[0])
+      throw GroupError(fmt::format("rank {}: {} is {}, but {} on rank 0: {}", rank, what, all[rank], all[0], hint));
   }
 }
 
-bool any_rank(Group& group, bool value) {
+void require_same_options(Group& group, const TrainOptions& options) {
+  nlohmann::ordered_json own;
+  own["task"] = name_of(options.task);
+  own["resume"] = options.resume ? "true" : "false";
+  for (const OptionInfo& info : option_table()) {
+    if ((info.tasks & only(options.task)) != 0 && !info.may_differ_by_rank) own[info.name] = value_text(options, info);
+  }
+  std::vector<nlohmann::ordered_json> all;
+  for (const std::string& text : group.share("options", own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))) {
+    all.push_back(nlohmann::ordered_json::parse(text, nullptr, false));
+  }
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    require(all[rank].is_object(), "rank {} did not say its options: do all ranks run the same version of raffia?", rank);
+    for (const auto& [name, value] : all[0].items()) {
+      const std::string first = value.get<std::string>(), other = all[rank].value(name, std::string("none"));
+      require(first == other, "rank {} has --{} {}, rank 0 has --{} {}: all ranks of a run need the same options", rank, name,
+              other, name, first);
+    }
+  }
+}
+
+int64_t highest_of_ranks(Group& group, int64_t value) {
   if (group.alone()) return value;
-  const Tensor votes = at::full({1}, value ? 1 : 0, at::kLong);
-  group.all_reduce(votes);
-  return votes.item<int64_t>() > 0;
+  return group.all_gather(at::full({1}, value, at::kLong)).max().item<int64_t>();
 }
 
 }  // namespace raffia::train

@@ -3,11 +3,13 @@
 #define RAFFIA_TORCH_TRAIN_DISTRIBUTED_RUN_H_
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "torch/libtorch.h"
 #include "torch/tensor_file.h"
 #include "torch/train/distributed.h"
+#include "torch/train/options.h"
 
 namespace raffia::train {
 
@@ -20,9 +22,12 @@ NamedTensors rows_of_rank(const Group& group, const NamedTensors& whole);
 void share_weights(Group& group, torch::nn::Module& model);
 
 // Throws GroupError where ranks differ: "rank 1: step is 10, but 20 on rank 0: ...". `hint` says what to do.
-void require_same(Group& group, std::string_view what, int64_t value, std::string_view hint);
+void require_same(Group& group, const std::string& what, const std::string& value, std::string_view hint);
 
-bool any_rank(Group& group, bool value);  // whether it is true on any rank
+// Throws InvalidArgument on all ranks where they differ in what one run is: "rank 1 has --lr 0.002, rank 0 has --lr 0.001".
+void require_same_options(Group& group, const TrainOptions& options);
+
+int64_t highest_of_ranks(Group& group, int64_t value);
 
 }  // namespace raffia::train
 

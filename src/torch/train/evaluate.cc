@@ -107,12 +107,10 @@ NllScore& NllScore::operator+=(const NllScore& other) {
 
 double NllScore::perplexity() const { return std::exp(per_token()); }
 
-double NllScore::word_perplexity(const TextFacts& facts) const {
-  return std::exp(per_token() * static_cast<double>(facts.tokens) / static_cast<double>(facts.words));
-}
+double NllScore::word_perplexity(const TextFacts& facts) const { return std::exp(nll / static_cast<double>(facts.words)); }
 
 double NllScore::bits_per_byte(const TextFacts& facts) const {
-  return per_token() * static_cast<double>(facts.tokens) / static_cast<double>(facts.bytes) / std::numbers::ln2;
+  return nll / static_cast<double>(facts.bytes) / std::numbers::ln2;
 }
 
 bool can_carry(const ModelConfig& config) {

@@ -36,7 +36,7 @@ struct NllScore {
 
   double per_token() const { return nll / static_cast<double>(tokens); }
   double perplexity() const;  // per token
-  // These take the mean over predicted tokens for all tokens of the text.
+  // Of a score of the whole text: the sum over predicted tokens, shared out among the words or bytes of the text.
   double word_perplexity(const TextFacts& facts) const;
   double bits_per_byte(const TextFacts& facts) const;
 };

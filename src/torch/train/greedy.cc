@@ -1,6 +1,7 @@
 // Greedy translation, in batches of sentences of similar lengths.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "core/check.h"
 #include "raffia/tokenizer.h"
@@ -49,6 +50,9 @@ std::vector<Sentence> translate_batch(nn::TranslatorImpl& model, const Tensor& s
 std::vector<Sentence> translate_greedily(nn::TranslatorImpl& model, std::span<const Sentence> sources, const Decoding& decoding) {
   require(decoding.batch >= 1, "translate_greedily: batch is {}, expected at least 1", decoding.batch);
   const EvaluationMode evaluation(model);
+  // Learned positions have an end: what is longer is cut there, and so are translations (which begin with kBegin).
+  const bool has_end = model.config().positions == Positions::learned;
+  const int64_t end = has_end ? model.config().max_length : std::numeric_limits<int64_t>::max();
   Order order;
   for (size_t i = 0; i < sources.size(); ++i) {
     if (!sources[i].empty()) order.push_back(i);  // nothing to say of nothing
@@ -61,9 +65,12 @@ std::vector<Sentence> translate_greedily(nn::TranslatorImpl& model, std::span<co
     std::vector<int64_t> most_tokens;
     for (const size_t i : chosen) {
       const auto length = static_cast<double>(sources[i].size());
-      most_tokens.push_back(static_cast<int64_t>(std::ceil(decoding.length_ratio * length)) + decoding.extra_length);
+      most_tokens.push_back(
+          std::min(end, static_cast<int64_t>(std::ceil(decoding.length_ratio * length)) + decoding.extra_length));
     }
-    std::vector<Sentence> found = translate_batch(model, padded(sources, chosen), most_tokens);
+    Tensor source = padded(sources, chosen);
+    if (source.size(1) > end) source = source.narrow(1, 0, end).contiguous();
+    std::vector<Sentence> found = translate_batch(model, source, most_tokens);
     for (size_t b = 0; b < chosen.size(); ++b) translations[chosen[b]] = std::move(found[b]);
     if (decoding.progress) decoding.progress(static_cast<int64_t>(begin + chosen.size()), static_cast<int64_t>(order.size()));
   }

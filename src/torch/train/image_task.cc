@@ -2,8 +2,10 @@
 // files for each class.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -32,15 +34,29 @@ std::pair<LabelledImages, LabelledImages> split_off(const LabelledImages& all, d
   return parts;
 }
 
+void require_like(const LabelledImages& train, const LabelledImages& other, const std::string& where) {
+  require(other.count == 0 || (other.size == train.size && other.channels == train.channels),
+          "{}: images are {} x {} with {} channels, those to learn from {} x {} with {}", where, other.size, other.size,
+          other.channels, train.size, train.size, train.channels);
+}
+
 class ImageTask : public TrainingTask {
  public:
   explicit ImageTask(TrainOptions& options) : smoothing_(options.label_smoothing) {
     require(!options.data.empty(), "--data is missing: the directory of images to learn from");
-    const LabelledImages all = read_images(options.data, false);
-    auto [train, valid] = split_off(all, options.valid_share);
-    names_ = all.names;
-    require(valid.count > 0, "--data: {} images are too few to keep some for evaluation", train.count);
-    LabelledImages test = read_images(options.data, true, names_);
+    LabelledImages train = read_images(options.data, false), valid;
+    names_ = train.names;
+    const int64_t classes = train.classes();
+    if (options.valid.empty()) {
+      std::tie(train, valid) = split_off(train, options.valid_share);
+    } else {
+      valid = read_images(options.valid, false, names_);
+    }
+    require(valid.count > 0, "--data: {} images are too few to keep some for evaluation; give --valid", train.count);
+    LabelledImages test = read_images(options.test.empty() ? options.data : options.test, true, names_);
+    require(options.test.empty() || test.count > 0, "--test: {} holds no test images", options.test);
+    require_like(train, valid, options.valid.empty() ? options.data : options.valid);
+    require_like(train, test, options.test.empty() ? options.data : options.test);
     Fingerprint data;
     for (const LabelledImages* part : {&train, &valid}) {
       data.add(part->pixels);
@@ -50,7 +66,10 @@ class ImageTask : public TrainingTask {
 
     ModelConfig config = model_config(options, Task::image);
     config.positions = Positions::none;  // images have learned ones, always
-    config.classes = options.classes > 0 ? options.classes : all.classes();
+    config.classes = options.classes > 0 ? options.classes : classes;
+    const int64_t most = std::max({train.classes(), valid.classes(), test.classes()});
+    require(most <= config.classes, "--data: an image is of class {}, expected 0 to {} (--classes)", most - 1,
+            config.classes - 1);
     config.image_size = train.size;
     config.channels = train.channels;
     config.patch = options.patch;

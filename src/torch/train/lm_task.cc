@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,7 +29,7 @@ namespace {
 
 namespace F = torch::nn::functional;
 
-// Of what can be carried, what is if nobody says otherwise.
+// Whether --stateful auto carries the memory of this estimator.
 bool is_carried_by_default(const Estimator& estimator) {
   return estimator.kind == EstimatorKind::rfa_gate || estimator.kind == EstimatorKind::hybrid ||
          estimator.kind == EstimatorKind::window;
@@ -178,10 +179,12 @@ class LmTask : public TrainingTask {
     model_->split_sequence(nullptr);
     const NllScore score = score_lm(*model_, text.ids, {.segment = segment, .carried = stateful_, .progress = progress});
     model_->split_sequence(split_);
-    return {{"nll", score.per_token()},
-            {"perplexity", score.perplexity()},
-            {"word_perplexity", score.word_perplexity(text.facts)},
-            {"bits_per_byte", score.bits_per_byte(text.facts)}};
+    Metrics metrics = {{"nll", score.per_token()}, {"perplexity", score.perplexity()}};
+    // Text that hardly has spaces hardly has words either: there the figure means nothing and may be infinite.
+    const double per_word = score.word_perplexity(text.facts);
+    if (std::isfinite(per_word)) metrics.emplace_back("word_perplexity", per_word);
+    metrics.emplace_back("bits_per_byte", score.bits_per_byte(text.facts));
+    return metrics;
   }
 
   double smoothing_;

@@ -26,7 +26,7 @@ struct TrainOptions {
 
   // Files.
   std::string data = {};   // translate: what the names of both files begin with; image: a directory
-  std::string valid = {};  // empty: the end of `data`
+  std::string valid = {};  // empty: a part of `data`
   std::string test = {};   // empty: none
   std::string out = {};    // model directory
   std::string init = {};   // lm: model directory to start from; empty: a new model
@@ -56,6 +56,7 @@ struct TrainOptions {
   // Translation, classification, images, recall.
   std::string source = "en", target = "de";
   bool pairs = false, header = false;
+  std::string label_column = "1";  // number or name
   int64_t text_column = 0;
   int64_t classes = 0, patch = 4;
   int64_t recall_pairs = 16, recall_queries = 16, recall_alphabet = 256;
@@ -77,7 +78,7 @@ TrainOptions default_options(TaskKind task);
 // Whether a run that is resumed may go on with another value.
 enum class OnResume : uint8_t {
   same,    // refused: the rest would not be the same run
-  noted,   // accepted, and said
+  noted,   // accepted, with a note
   silent,  // changes no weights
 };
 
@@ -94,6 +95,7 @@ struct OptionInfo {
   double least = 0, most = 1e9;  // of numbers
   OnResume on_resume = OnResume::same;
   unsigned tasks = kEveryTask;
+  bool may_differ_by_rank = false;  // of processes that train together: where files are, and how many threads read them
 };
 
 std::span<const OptionInfo> option_table();
@@ -105,8 +107,8 @@ std::string value_text(const TrainOptions& options, const OptionInfo& info);
 // Throws InvalidArgument "'abc' is not an integer"; the caller says which option.
 void set_from_text(TrainOptions& options, const OptionInfo& info, const std::string& text);
 
-// Reads a TOML file into `options`. Keys are options of its task, at the top or in any table. Throws FormatError that begins with
-// "file:line:" and names the key.
+// Reads a TOML file into `options`. Keys are options of its task, at the top or in any table. Throws InvalidArgument for a key or
+// value that a flag could not have either, FormatError for what is not TOML; both begin with "file:line:".
 void read_toml(TrainOptions& options, const std::filesystem::path& path);
 
 // All options of the task by name, and back. Throws FormatError that names `where` and the field.

@@ -33,15 +33,15 @@ void read_table(TrainOptions& options, const toml::table& table, const std::file
     for (char& c : name) c = c == '_' ? '-' : c;
     const OptionInfo* info = find_option(options.task, name);
     if (info == nullptr) {
-      throw FormatError(fmt::format("{}: '{}' is not an option of raffia train {}; see raffia train {} --help",
-                                    place(path, key.source()), key.str(), name_of(options.task), name_of(options.task)));
+      throw InvalidArgument(fmt::format("{}: '{}' is not an option of raffia train {}; see raffia train {} --help",
+                                        place(path, key.source()), key.str(), name_of(options.task), name_of(options.task)));
     }
     try {
       const auto text = text_of(node);
       if (!text) throw InvalidArgument("is an array or a date, expected one value");
       set_from_text(options, *info, *text);
     } catch (const InvalidArgument& error) {
-      throw FormatError(fmt::format("{}: {}: {}", place(path, node.source()), key.str(), error.what()));
+      throw InvalidArgument(fmt::format("{}: {}: {}", place(path, node.source()), key.str(), error.what()));
     }
   }
 }

@@ -57,8 +57,8 @@ TrainOptions resolve_options(TaskKind task, const std::string& config, const std
   require(!options.out.empty(), "--out is missing: the model directory to write");
 
   const RunFiles files{options.out};
-  require(resume || !files.exist(),
-          "--out: {} holds a model already: --resume goes on with its run, another --out starts a new one", options.out);
+  require(resume || !files.exist(), "--out: {} holds a model already: --resume continues its run, another --out starts a new one",
+          options.out);
   const bool goes_on = resume && files.can_resume();
   require(goes_on || !std::filesystem::exists(files.weights()),
           "--out: {} holds a model that was not trained here: nothing to resume", options.out);
@@ -82,9 +82,10 @@ TrainOptions resolve_options(TaskKind task, const std::string& config, const std
     return options;
   }
   for (const OptionChange& change : changes(saved, options)) {
-    require(change.info->on_resume != OnResume::same,
-            "--{} is {}, but the run in {} was started with {}: a run goes on as it began; start another in another --out",
-            change.info->name, change.now, options.out, change.before);
+    require(
+        change.info->on_resume != OnResume::same,
+        "--{} is {}, but the run in {} was started with {}: a resumed run keeps its settings; start a new run in another --out",
+        change.info->name, change.now, options.out, change.before);
     observer.note(fmt::format("--{} changes from {} to {}", change.info->name, change.before, change.now));
   }
   return options;

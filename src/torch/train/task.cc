@@ -42,7 +42,7 @@ std::unique_ptr<TrainingTask> make_task(TrainOptions& options, bool goes_on) {
     case TaskKind::recall:
       return make_recall_task(options);
   }
-  throw InvalidArgument("make_task: a task that is none");
+  throw InvalidArgument("make_task: unknown task");
 }
 
 ModelConfig model_config(const TrainOptions& options, Task task) {

@@ -52,14 +52,26 @@ uint64_t seed_of_batch(uint64_t seed, int64_t index, int rank) {
   return mixed.value();
 }
 
+// Of metrics that have it: those of a task have the metric of its objective.
 double value_of(const Metrics& metrics, const std::string& name) {
-  return std::find_if(metrics.begin(), metrics.end(), [&](const auto& metric) { return metric.first == name; })->second;
+  const auto found = std::find_if(metrics.begin(), metrics.end(), [&](const auto& metric) { return metric.first == name; });
+  require(found != metrics.end(), "there is no metric \"{}\"", name);
+  return found->second;
 }
 
+// JSON has no infinities: what is not finite is null, and NaN when it is read.
 ordered_json to_json(const Metrics& metrics) {
   ordered_json json = ordered_json::object();
   for (const auto& [name, value] : metrics) json[name] = value;
   return json;
+}
+
+Metrics metrics_from(const ordered_json& json) {
+  Metrics metrics;
+  for (const auto& [name, value] : json.items()) {
+    metrics.emplace_back(name, value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>());
+  }
+  return metrics;
 }
 
 // What a checkpoint holds beside tensors.
@@ -69,7 +81,7 @@ struct Progress {
   double seconds = 0;        // of all processes that worked on the run
   double train_seconds = 0;  // of which in steps
   int64_t best_step = 0;
-  double best = std::numeric_limits<double>::quiet_NaN();
+  double best = std::numeric_limits<double>::quiet_NaN();  // not finite: anything is better
   Metrics best_metrics = {};
   int64_t evaluations_since_best = 0;
   // Since the last line of the log.
@@ -92,7 +104,7 @@ class Run {
         steps_(total_steps(options, task)),
         eval_every_(every(options.eval_every, steps_)),
         checkpoint_every_(every(options.checkpoint_every, steps_)) {
-    group_.barrier();  // the others have seen what is in the directory: now the first one may write
+    group_.share("ready", "");  // the others have seen what is in the directory: now the first one may write
     if (group_.first()) {
       lock_ = std::make_unique<RunLock>(files_.checkpoints());
       store_.remove_unfinished();
@@ -109,37 +121,40 @@ class Run {
     log_ = std::make_unique<RunLog>(files_.log(), progress_.step);
   }
 
-  Summary run(const std::atomic<bool>* stop) {
+  Summary run(const StopSignal& stop) {
     task_.model().train();
     observer_.started(progress_.step, steps_);
     // Once a step, so that all ranks stop at the same one.
-    const auto asked_to_stop = [&] { return any_rank(group_, stop != nullptr && stop->load()); };
-    bool interrupted = asked_to_stop();
+    const auto asked_to_stop = [&] { return highest_of_ranks(group_, stop ? stop() : 0); };
+    int64_t signal = asked_to_stop();
     const auto out_of_patience = [&] { return options_.patience > 0 && progress_.evaluations_since_best >= options_.patience; };
     try {
-      while (progress_.step < steps_ && !out_of_patience() && !interrupted) {
+      while (progress_.step < steps_ && !out_of_patience() && signal == 0) {
         group_.at_step(progress_.step, checkpoint_);
         step();
-        interrupted = asked_to_stop();
+        signal = asked_to_stop();
         const bool is_last = progress_.step == steps_;
         if (progress_.step % options_.log_every == 0 || is_last) write_log();
         if (progress_.step % eval_every_ == 0 || is_last) evaluate();
-        if (progress_.step % checkpoint_every_ == 0 || is_last || out_of_patience() || interrupted) checkpoint();
+        if (progress_.step % checkpoint_every_ == 0 || is_last || out_of_patience() || signal != 0) checkpoint();
       }
     } catch (const IoError& error) {  // a full disk
       throw IoError(fmt::format("step {}: {}; {}", progress_.step, error.what(), last_checkpoint()));
     }
-    return summary(progress_.step == steps_ ? End::complete : out_of_patience() ? End::patience : End::interrupted);
+    Summary result = summary(progress_.step == steps_ ? End::complete : out_of_patience() ? End::patience : End::interrupted);
+    if (result.end == End::interrupted) result.signal = static_cast<int>(signal);
+    return result;
   }
 
  private:
   double elapsed() const { return earlier_seconds_ + seconds_since(start_); }
 
   void share_start() {
-    require_same(group_, "the step to go on from", progress_.step, "--out has to be one directory that all ranks see");
-    require_same(group_, "the fingerprint of the data", static_cast<int64_t>(task_.fingerprints().data),
+    require_same(group_, "the step to resume from", fmt::format("{}", progress_.step),
+                 "--out has to be one directory that all ranks see");
+    require_same(group_, "the fingerprint of the data", fmt::format("{:016x}", task_.fingerprints().data),
                  "all ranks have to read the same --data");
-    require_same(group_, "the fingerprint of the tokenizer", static_cast<int64_t>(task_.fingerprints().tokenizer),
+    require_same(group_, "the fingerprint of the tokenizer", fmt::format("{:016x}", task_.fingerprints().tokenizer),
                  "all ranks have to use the same tokenizer");
     share_weights(group_, task_.model());
   }
@@ -154,7 +169,7 @@ class Run {
         continue;
       }
       restore(step, facts);
-      observer_.note(fmt::format("going on from step {} ({})", step, store_.path(step).string()));
+      observer_.note(fmt::format("resuming from step {} ({})", step, store_.path(step).string()));
       return true;
     }
     if (!store_.steps().empty()) {
@@ -180,12 +195,13 @@ class Run {
       progress_.warned_of_clamps = facts.at("warned_of_clamps");
       if (const auto& best = facts.at("best"); !best.is_null()) {
         progress_.best_step = best.at("step");
-        for (const auto& [name, value] : best.at("metrics").items())
-          progress_.best_metrics.emplace_back(name, value.get<double>());
+        progress_.best_metrics = metrics_from(best.at("metrics"));
         progress_.best = value_of(progress_.best_metrics, task_.objective().metric);
       }
     } catch (const nlohmann::json::exception& error) {
       throw FormatError(fmt::format("{}: {}", (directory / "trainer.json").string(), error.what()));
+    } catch (const InvalidArgument& error) {
+      throw FormatError(fmt::format("{}: best.metrics: {}", (directory / "trainer.json").string(), error.what()));
     }
     nn::load_weights(task_.model(), directory / kWeightsFile);
     optimiser_.set_state(load_tensors(directory / "optimiser.safetensors"), (directory / "optimiser.safetensors").string());
@@ -197,7 +213,7 @@ class Run {
   static void refuse_others(const ordered_json& before, uint64_t now, std::string_view what, const fs::path& directory) {
     const std::string found = fmt::format("{:016x}", now);
     if (before == found) return;
-    throw FormatError(fmt::format("{}: was written with {} (fingerprint {}, now {}): go on with the same, or start a new run",
+    throw FormatError(fmt::format("{}: was written with {} (fingerprint {}, now {}): resume with the same, or start a new run",
                                   directory.string(), what, before.get<std::string>(), found));
   }
 
@@ -304,7 +320,7 @@ class Run {
     const Objective objective = task_.objective();
     const double value = value_of(metrics, objective.metric);
     const bool is_best =
-        std::isnan(progress_.best) || (objective.higher_is_better ? value > progress_.best : value < progress_.best);
+        !std::isfinite(progress_.best) || (objective.higher_is_better ? value > progress_.best : value < progress_.best);
     if (is_best) {
       progress_.best = value;
       progress_.best_step = progress_.step;
@@ -360,6 +376,7 @@ class Run {
     Summary summary{.end = end,
                     .step = progress_.step,
                     .best_step = progress_.best_step,
+                    .checkpoint = checkpoint_,
                     .valid = progress_.best_metrics,
                     .parameters = task_.model().parameter_count(),
                     .tokens = progress_.tokens,
@@ -395,7 +412,7 @@ class Run {
 
 }  // namespace
 
-Summary train(const TrainOptions& options, TrainingTask& task, Observer& observer, const std::atomic<bool>* stop) {
+Summary train(const TrainOptions& options, TrainingTask& task, Observer& observer, const StopSignal& stop) {
   Group alone;
   return Run(options, task, observer, options.group == nullptr ? alone : *options.group).run(stop);
 }

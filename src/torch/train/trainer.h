@@ -5,9 +5,9 @@
 #ifndef RAFFIA_TORCH_TRAIN_TRAINER_H_
 #define RAFFIA_TORCH_TRAIN_TRAINER_H_
 
-#include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -38,8 +38,10 @@ enum class End : uint8_t { complete, patience, interrupted };
 
 struct Summary {
   End end = End::complete;
+  int signal = 0;  // interrupted: which signal asked for it
   int64_t step = 0, best_step = 0;
-  Metrics valid, test;  // of the best model
+  int64_t checkpoint = -1;  // step of the newest; -1: there is none
+  Metrics valid, test;      // of the best model
   int64_t parameters = 0, tokens = 0;
   double seconds = 0, tokens_per_second = 0;
 };
@@ -63,9 +65,12 @@ struct RunFiles {
 TrainOptions resolve_options(TaskKind task, const std::string& config, const std::map<std::string, std::string>& flags,
                              bool resume, Observer& observer);
 
-// Runs to the end, or until `*stop`: then a checkpoint is written first. Throws Error where it cannot go on; checkpoints that
-// were written stay.
-Summary train(const TrainOptions& options, TrainingTask& task, Observer& observer, const std::atomic<bool>* stop = nullptr);
+// Asked before every step: the signal that asked for the end of the run; 0: none.
+using StopSignal = std::function<int()>;
+
+// Runs to the end, or until `stop` says so: then a checkpoint is written first, if there were steps since the last. Throws Error
+// where it cannot go on; checkpoints that were written stay.
+Summary train(const TrainOptions& options, TrainingTask& task, Observer& observer, const StopSignal& stop = {});
 
 }  // namespace raffia::train
 

@@ -26,8 +26,9 @@ namespace {
 
 namespace F = torch::nn::functional;
 
-constexpr int64_t kPart = 32;              // pairs scored at once
-constexpr size_t kSentencesForBleu = 200;  // that evaluations during a run translate
+constexpr int64_t kPart = 32;  // pairs scored at once
+// That evaluations during a run translate: enough for the usual files, and less than a run of steps takes for the rest.
+constexpr size_t kMostForBleu = 2000;
 
 class TranslateTask : public TrainingTask {
  public:
@@ -45,17 +46,19 @@ class TranslateTask : public TrainingTask {
     texts.insert(texts.end(), train.targets.begin(), train.targets.end());
     tokenizer_ = task_tokenizer(options, goes_on, texts);
 
+    ModelConfig config = model_config(options, Task::translate);
     Fingerprint data;
-    train_ = batches(options, train, &data);
+    train_ = batches(options, train, options.segment, &data);
+    // Evaluations are of all pairs, as those of `raffia eval` are. Learned positions alone have an end.
+    const int64_t longest_scored = config.positions == Positions::learned ? options.segment : 0;
     valid_ = {.text = std::move(valid)};
-    valid_.batches = batches(options, valid_.text, &data);
+    valid_.batches = batches(options, valid_.text, longest_scored, &data);
     if (!options.test.empty()) {
       test_ = {.text = read(options, options.test)};
-      test_.batches = batches(options, test_.text, nullptr);
+      test_.batches = batches(options, test_.text, longest_scored, nullptr);
     }
     fingerprints_ = {.tokenizer = tokenizer_->fingerprint(), .data = data.value()};
 
-    ModelConfig config = model_config(options, Task::translate);
     config.vocabulary = tokenizer_->vocabulary();
     if (config.positions == Positions::learned) config.max_length = options.segment + 1;
     check_config(config, options);
@@ -65,6 +68,12 @@ class TranslateTask : public TrainingTask {
                                grouped(static_cast<uint64_t>(train_->size())), tokenizer_->kind(), tokenizer_->vocabulary(),
                                grouped(static_cast<uint64_t>(valid_.batches->size())),
                                grouped(static_cast<uint64_t>(model_->parameter_count())));
+    const size_t all = train.sources.size(), kept = static_cast<size_t>(train_->size());
+    if (kept < all) {
+      description_ += fmt::format(
+          "\nnote: {} of {} pairs are longer than --segment {} tokens and were left out: a larger --segment keeps them",
+          grouped(all - kept), grouped(all), options.segment);
+    }
   }
 
   nn::ModelImpl& model() override { return *model_; }
@@ -81,7 +90,7 @@ class TranslateTask : public TrainingTask {
     return loss_of(batch, smoothing_);
   }
 
-  Metrics evaluate(const OnProgress& progress) override { return score(valid_, kSentencesForBleu, progress); }
+  Metrics evaluate(const OnProgress& progress) override { return score(valid_, kMostForBleu, progress); }
   Metrics test(const OnProgress& progress) override {
     return test_.batches ? score(test_, test_.text.sources.size(), progress) : Metrics{};
   }
@@ -93,7 +102,7 @@ class TranslateTask : public TrainingTask {
   };
 
   static ParallelText read(const TrainOptions& options, const std::string& prefix) {
-    return read_parallel_text(prefix + "." + options.source, prefix + "." + options.target);
+    return read_parallel_text(prefix, options.source, options.target);
   }
 
   static std::pair<ParallelText, ParallelText> split_off(const ParallelText& all, double share) {
@@ -106,14 +115,16 @@ class TranslateTask : public TrainingTask {
     return parts;
   }
 
-  std::unique_ptr<PairBatches> batches(const TrainOptions& options, const ParallelText& text, Fingerprint* fingerprint) const {
+  // longest: of the sentences that are kept, in tokens; 0: all are.
+  std::unique_ptr<PairBatches> batches(const TrainOptions& options, const ParallelText& text, int64_t longest,
+                                       Fingerprint* fingerprint) const {
     Sequences sources = encode_all(*tokenizer_, text.sources), targets = encode_all(*tokenizer_, text.targets);
     for (size_t i = 0; fingerprint != nullptr && i < sources.size(); ++i) {
       fingerprint->add(sources[i]);
       fingerprint->add(targets[i]);
     }
     return std::make_unique<PairBatches>(std::move(sources), std::move(targets),
-                                         BatchOptions{.batch = options.batch, .longest = options.segment, .seed = options.seed},
+                                         BatchOptions{.batch = options.batch, .longest = longest, .seed = options.seed},
                                          shard_of(options));
   }
 

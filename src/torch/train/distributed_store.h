@@ -1,0 +1,43 @@
+// The place where ranks meet: names and values that rank 0 keeps for all of them, over TCP.
+//
+// c10d's own TCPStore listens on every interface of the machine and trusts the sizes that it is sent. This one listens where it
+// is told to, keeps no more than kStoreBytes, and takes no memory for bytes that have not come. It does not authenticate: whoever
+// reaches the port can read and write (docs/distributed.md).
+#ifndef RAFFIA_TORCH_TRAIN_DISTRIBUTED_STORE_H_
+#define RAFFIA_TORCH_TRAIN_DISTRIBUTED_STORE_H_
+
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+namespace raffia::train {
+
+inline constexpr size_t kStoreBytes = size_t{256} << 20;  // Gloo leaves 136 bytes per pair of ranks
+
+// "localhost", 127.x.x.x and ::1.
+bool is_loopback(const std::string& address);
+
+class StoreServer {
+ public:
+  // Listens at the addresses of this name alone. On all interfaces only if `address` is none of this machine's own (a service in
+  // front of it) or a name that this machine takes for its loopback though others do not. Throws IoError.
+  StoreServer(const std::string& address, int port);
+  ~StoreServer();
+  StoreServer(const StoreServer&) = delete;
+  StoreServer& operator=(const StoreServer&) = delete;
+
+  bool listens_everywhere() const;
+
+ private:
+  class Loop;
+  std::unique_ptr<Loop> loop_;
+};
+
+// Tries until there is a server, `timeout` at most; so long every call may take, too. Throws IoError, as calls do.
+c10::intrusive_ptr<c10d::Store> connect_store(const std::string& address, int port, std::chrono::milliseconds timeout);
+
+}  // namespace raffia::train
+
+#endif  // RAFFIA_TORCH_TRAIN_DISTRIBUTED_STORE_H_

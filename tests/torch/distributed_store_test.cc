@@ -1,0 +1,112 @@
+#include "torch/train/distributed_store.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "raffia/error.h"
+#include "torch/train/descriptor.h"
+#include "torch/train/distributed_launch.h"
+
+namespace raffia::train {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::vector<uint8_t> bytes(const std::string& text) { return {text.begin(), text.end()}; }
+
+// Invalid: nobody listens there.
+Descriptor connect_raw(const char* address, int port) {
+  Descriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = ::htons(static_cast<uint16_t>(port));
+  ::inet_pton(AF_INET, address, &to.sin_addr);
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof(to)) != 0) fd.close();
+  return fd;
+}
+
+class Store : public testing::Test {
+ protected:
+  c10::intrusive_ptr<c10d::Store> client(std::chrono::milliseconds timeout = 10s) const {
+    return connect_store("127.0.0.1", port_, timeout);
+  }
+
+  const int port_ = free_local_port();
+  StoreServer server_{"127.0.0.1", port_};
+};
+
+TEST_F(Store, KeepsValuesForAllWhoAsk) {
+  const auto one = client(), two = client();
+  one->set("a", bytes("first"));
+  EXPECT_EQ(two->get("a"), bytes("first"));
+  two->set("a", bytes(std::string(1 << 20, 'x')));
+  EXPECT_EQ(one->get("a").size(), size_t{1} << 20);
+  EXPECT_TRUE(one->check({"a"}));
+  EXPECT_FALSE(one->check({"a", "b"}));
+  EXPECT_EQ(one->add("n", 2), 2);
+  EXPECT_EQ(two->add("n", -5), -3);
+  EXPECT_EQ(one->compareSet("c", {}, bytes("set")), bytes("set"));
+  EXPECT_EQ(two->compareSet("c", bytes("other"), bytes("no")), bytes("set"));
+  EXPECT_EQ(two->compareSet("c", bytes("set"), bytes("yes")), bytes("yes"));
+  EXPECT_EQ(one->getNumKeys(), 3);
+  EXPECT_TRUE(one->deleteKey("c"));
+  EXPECT_FALSE(one->deleteKey("c"));
+  one->set("empty", {});
+  EXPECT_TRUE(two->get("empty").empty());
+}
+
+TEST_F(Store, WaitsForAValueAndNoLongerThanAllowed) {
+  EXPECT_THROW(client(100ms)->get("never"), IoError);
+  EXPECT_THROW(client()->wait({"never"}, 50ms), IoError);
+  EXPECT_THROW(connect_store("127.0.0.1", free_local_port(), 100ms), IoError);
+}
+
+TEST_F(Store, ListensAtItsAddressAlone) {
+  EXPECT_FALSE(server_.listens_everywhere());
+  EXPECT_GE(connect_raw("127.0.0.1", port_).get(), 0);
+  EXPECT_LT(connect_raw("127.0.0.2", port_).get(), 0);  // another address of the same machine
+}
+
+TEST_F(Store, ListensEverywhereOnlyForAnAddressThatIsNotItsOwn) {
+  const StoreServer elsewhere("192.0.2.1", free_local_port());  // set aside for documents: nobody has it
+  EXPECT_TRUE(elsewhere.listens_everywhere());
+  EXPECT_THROW(StoreServer("127.0.0.1", port_), IoError);  // taken
+}
+
+TEST_F(Store, DropsWhoeverDoesNotSpeakAsARank) {
+  const std::string greeting = "raffia 1";
+  const std::string huge("\0\0\0\0\1\0\0\0\xff\xff\xff\x7f", 12);  // set: a name of 1 byte, a value of 2 GB
+  const std::string unknown("\x63\0\0\0\1\0\0\0\0\0\0\0x", 13);
+  const std::string broken("\6\0\0\0\1\0\0\0\4\0\0\0x\xff\xff\xff\xff", 17);  // compare and set: expects 4 GB
+  for (const std::string& said :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), greeting + huge, greeting + unknown, greeting + broken}) {
+    const Descriptor stray = connect_raw("127.0.0.1", port_);
+    ASSERT_EQ(::send(stray.get(), said.data(), said.size(), MSG_NOSIGNAL), static_cast<ssize_t>(said.size()));
+    std::array<char, 16> answer;
+    EXPECT_LE(::recv(stray.get(), answer.data(), answer.size(), 0), 0) << said;  // the end, not an answer
+  }
+  const auto rank = client();
+  rank->set("a", bytes("still here"));
+  EXPECT_EQ(rank->get("a"), bytes("still here"));
+}
+
+TEST_F(Store, IsNotFilledWithoutLimit) {
+  const auto rank = client();
+  const std::vector<uint8_t> block(16 << 20);
+  EXPECT_THROW(
+      {
+        for (size_t i = 0; i <= kStoreBytes / block.size(); ++i) rank->set(std::to_string(i), block);
+      },
+      IoError);
+  client()->set("0", bytes("smaller"));
+}
+
+}  // namespace
+}  // namespace raffia::train

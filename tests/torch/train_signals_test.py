@@ -1,0 +1,147 @@
+"""What the command train does when it is interrupted, and how it ends when it was asked for something wrong.
+
+Usage: train_signals_test.py PATH/raffia-train
+"""
+
+import os
+import pathlib
+import pty
+import random
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+
+def command(program, data, out, *more, steps=100000):
+    return [program, "lm", "--no-plot", "--data", str(data), "--out", str(out), "--tokenizer", "byte", "--layers", "1",
+            "--width", "16", "--heads", "2", "--segment", "16", "--batch", "2", "--steps", str(steps), "--checkpoint-every", "5",
+            "--eval-every", "100000", "--threads", "1", *more]
+
+
+def wait_for(condition, process):
+    end = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "nothing happens"
+        time.sleep(0.01)
+
+
+def environment(**variables):
+    return {**os.environ, **{name: str(value) for name, value in variables.items()}}
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def interrupted_runs_exit_as_shells_count(program, data, directory):
+    for ranks in (1, 2):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            out = directory / f"interrupted-{ranks}-{number}"
+            words = command(program, data, out, "--local-ranks", str(ranks))
+            process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            wait_for(lambda: list(out.glob("trainer/step-*")), process)
+            process.send_signal(number)
+            stdout, stderr = process.communicate(timeout=60)
+            assert process.returncode == 128 + number, f"{ranks} ranks: exit code {process.returncode}\n{stderr}"
+            found = re.search(r"interrupted; a checkpoint was written at step (\d+)", stderr)
+            assert found, stderr
+            assert (out / f"trainer/step-{int(found[1]):08}").is_dir(), found[0]
+            assert "ended with exit code" not in stderr, stderr
+            assert stdout == "", stdout
+
+
+def a_rank_that_waits_ends_at_once(program, data, directory):
+    for rank in (0, 1):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            out = directory / "waiting"
+            variables = environment(RANK=rank, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
+            process = subprocess.Popen(command(program, data, out), env=variables, stderr=subprocess.PIPE)
+            # Bit by bit: handlers are there once the signals are among those that are caught.
+            caught = 1 << (number - 1)
+            status = pathlib.Path(f"/proc/{process.pid}/status")
+            wait_for(lambda: int(re.search(r"SigCgt:\s*(\w+)", status.read_text())[1], 16) & caught, process)
+            time.sleep(0.5)
+            assert process.poll() is None, process.stderr.read()
+            process.send_signal(number)
+            process.communicate(timeout=20)  # not the half hour that ranks wait for each other
+            assert process.returncode == 128 + number, f"rank {rank}: exit code {process.returncode}"
+
+
+def wrong_keys_are_bad_usage(program, data, directory):
+    config = directory / "wrong.toml"
+    for text in ("layerz = 3\n", "layers = 'two'\n"):
+        config.write_text(text)
+        result = subprocess.run(command(program, data, directory / "wrong", "--config", str(config)), capture_output=True, text=True,
+                                timeout=60)
+        assert result.returncode == 2, f"{text!r}: exit code {result.returncode}"
+        assert f"{config}:1: " in result.stderr, result.stderr
+    assert not (directory / "wrong").exists()
+
+
+def on_a_terminal(words):
+    """All that a command says to a terminal that is its stdout and stderr."""
+    master, slave = pty.openpty()
+    process = subprocess.Popen(words, stdout=slave, stderr=slave)
+    os.close(slave)
+    said = b""
+    while True:
+        if not select.select([master], [], [], 120)[0]:
+            break
+        try:
+            block = os.read(master, 4096)
+        except OSError:
+            break
+        if not block:
+            break
+        said += block
+    os.close(master)
+    assert process.wait(timeout=60) == 0, said
+    return said.decode()
+
+
+def a_resumed_bar_starts_where_the_run_stood(program, data, directory):
+    out = directory / "bar"
+    subprocess.run(command(program, data, out, steps=30), check=True, capture_output=True, timeout=120)
+    said = on_a_terminal(command(program, data, out, "--resume", steps=40))
+    first = re.search(r"\] +(\d+)% step 30/40", said)
+    assert first and first[1] == "75", said
+    said = on_a_terminal(command(program, data, out, "--resume", steps=40))
+    assert "the run is complete: step 40 of 40\r\n" in said, said
+    result = [line for line in said.replace("\r", "\n").split("\n") if "nll" in line][-1]
+    assert result.removeprefix("\x1b[K").startswith(f"{out}: step"), said
+
+
+def sleeping_threads(program, data, directory):
+    """Waiting threads sleep unless the user has chosen: what libgomp says it uses."""
+    def policy(**variables):
+        base = {name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+        result = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60,
+                                env={**base, "OMP_DISPLAY_ENV": "VERBOSE", **variables})
+        assert result.returncode == 0, result.stderr
+        return re.findall(r"GOMP_SPINCOUNT = '(\w+)'", result.stderr)[-1]
+    assert policy() == "0"
+    assert policy(GOMP_SPINCOUNT="1234") == "1234"
+    assert policy(OMP_WAIT_POLICY="active") not in ("0", "1234")
+
+
+def main():
+    program = sys.argv[1]
+    with tempfile.TemporaryDirectory() as name:
+        directory = pathlib.Path(name)
+        data = directory / "text.txt"
+        data.write_text(" ".join(random.Random(1).choices(["raffia", "attention", "state", "fold", "\n"], k=2000)))
+        for check in (sleeping_threads, wrong_keys_are_bad_usage, a_resumed_bar_starts_where_the_run_stood,
+                      interrupted_runs_exit_as_shells_count, a_rank_that_waits_ends_at_once):
+            check(program, data, directory)
+            print(f"{check.__name__}: fine")
+
+
+main()
