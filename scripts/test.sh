@@ -26,30 +26,18 @@ check_format() {
   git ls-files -z '*.h' '*.cc' | xargs -0 --no-run-if-empty clang-format-14 --dry-run -Werror
 }
 
-# configure PRESET: a build from nothing compiles libraries and commands in batches, which is quicker. One that exists stays as it is: with
-# single sources, a change costs less.
-configure() {
-  local directory=build
-  [[ $1 == release ]] || directory=build/$1
-  if [[ -e $directory/CMakeCache.txt ]]; then
-    cmake --preset "$1"
-  else
-    cmake --preset "$1" -DCMAKE_UNITY_BUILD=ON
-  fi
-}
-
 # test_preset PRESET: configure, build and run the suite. What failed is told again at the end, where people look.
 test_preset() {
   local log
   log=$(mktemp)
-  configure "$1" && cmake --build --preset "$1" -j "$jobs" && ctest --preset "$1" -j "$jobs" --output-log "$log"
+  cmake --preset "$1" && cmake --build --preset "$1" -j "$jobs" && ctest --preset "$1" -j "$jobs" --output-log "$log"
   local status=$?
   ((status == 0)) || failures+=("$1: $log")
   return $status
 }
 
 fuzz_targets() {
-  configure fuzz && cmake --build --preset fuzz -j "$jobs" || return 1
+  cmake --preset fuzz && cmake --build --preset fuzz -j "$jobs" || return 1
   local target name corpus found
   found=$(mktemp -d)
   for target in build/fuzz/fuzz/*; do

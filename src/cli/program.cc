@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/mapped_file.h"
 #include "raffia/version.h"
 
 namespace raffia::cli {
@@ -102,6 +103,7 @@ int run(const Program& program, int argc, char** argv) {
 
 int run_program(const Program& program, int argc, char** argv) {
   fill_standard_streams();
+  exit_where_mapped_files_are_cut(program.name);
   try {
     return run(program, argc, argv);
   } catch (const Interrupted& interrupted) {

@@ -16,6 +16,7 @@
 #include "cli/model_commands.h"
 #include "cli/progress.h"
 #include "cli/table.h"
+#include "cli/unknown_tokens.h"
 #include "io/text.h"
 #include "raffia/error.h"
 #include "raffia/model.h"
@@ -24,7 +25,7 @@ namespace raffia::cli {
 namespace {
 
 struct TranslateFlags {
-  std::filesystem::path model;
+  ModelToRun model;
   TranslateOptions options;
   int64_t best = 0;  // 0: the best alone, as text
   bool json = false;
@@ -66,12 +67,14 @@ void run(const TranslateFlags& flags) {
     progress.emplace(static_cast<double>(input.size().value_or(0)), kQuietAtFirst);
     progress->begin("translating");
   }
+  UnknownTokens unknown(tokenizer);
   int64_t number = 0;
   while (const auto line = input.line()) {
     ++number;
     std::vector<Translation> found;
     try {
       const std::vector<int32_t> ids = tokenizer.encode(*line);
+      unknown.add(*line, ids);
       if (!ids.empty()) found = translate(*model, ids, flags.options);
     } catch (const InvalidArgument& error) {
       throw Error(fmt::format("line {}: {}", number, error.what()));
@@ -83,6 +86,9 @@ void run(const TranslateFlags& flags) {
       progress->advance(static_cast<double>(line->size() + 1));
     }
   }
+  progress.reset();
+  if (const std::string summary = unknown.summary(); !summary.empty()) fmt::print(stderr, "{}\n", summary);
+  model->require_unchanged();
 }
 
 }  // namespace

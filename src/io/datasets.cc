@@ -42,7 +42,7 @@ struct Idx {
 
 Idx read_idx(const std::filesystem::path& path, size_t rank) {
   constexpr unsigned char kUnsignedByte = 0x08;
-  Idx idx = {.shape = {}, .bytes = read_data_file(path), .begin = 4 + 4 * rank};
+  Idx idx = {.shape = {}, .bytes = read_data_file(path, kMostBytesOfDataset), .begin = 4 + 4 * rank};
   const auto byte = [&idx](size_t at) { return static_cast<unsigned char>(idx.bytes[at]); };
   const auto refuse = [&path](const std::string& what) { throw FormatError(fmt::format("{}: {}", path.string(), what)); };
   if (idx.bytes.size() < idx.begin)
@@ -132,7 +132,8 @@ std::vector<std::string> load_classes(const std::filesystem::path& directory) {
   return {lines.begin(), lines.end()};
 }
 
-ParallelText read_parallel_text(const std::filesystem::path& sources, const std::filesystem::path& targets) {
+ParallelText read_parallel_text(const std::filesystem::path& source_name, const std::filesystem::path& target_name) {
+  const std::filesystem::path sources = find_data_file(source_name), targets = find_data_file(target_name);
   const std::string source_text = read_text_file(sources), target_text = read_text_file(targets);
   const std::vector<std::string_view> left = lines_of(source_text), right = lines_of(target_text);
   if (left.size() != right.size()) {
@@ -185,7 +186,7 @@ LabelledImages read_cifar_images(std::span<const std::filesystem::path> paths) {
   constexpr unsigned char kClasses = 10;
   LabelledImages result = {.count = 0, .channels = 3, .size = 32, .pixels = {}, .labels = {}};
   for (const std::filesystem::path& path : paths) {
-    const std::string bytes = read_data_file(path);
+    const std::string bytes = read_data_file(path, kMostBytesOfDataset);
     if (bytes.empty() || bytes.size() % kRecord != 0) {
       throw FormatError(fmt::format("{}: has {} bytes, expected a multiple of {} (a label and 3 x 32 x 32 bytes)", path.string(),
                                     grouped(bytes.size()), kRecord));

@@ -61,13 +61,24 @@ void write_file(const std::filesystem::path& path, std::string_view bytes) {
   file.commit();
 }
 
-std::string read_data_file(const std::filesystem::path& path) { return decompressed(read_file(path), path.string()); }
+std::string read_data_file(const std::filesystem::path& path, uint64_t limit) {
+  return decompressed(read_file(path), path.string(), limit);
+}
 
 std::string read_text_file(const std::filesystem::path& path) {
-  std::string text = read_data_file(path);
+  std::string text = read_data_file(path, kMostBytesOfText);
   if (text.empty()) throw FormatError(fmt::format("{}: is empty, expected text", path.string()));
   if (const auto why = why_not_text(text)) throw FormatError(fmt::format("{}: {}", path.string(), *why));
   return text;
+}
+
+std::filesystem::path find_data_file(const std::filesystem::path& name) {
+  for (const char* ending : {"", ".gz", ".xz"}) {
+    std::filesystem::path path = name;
+    path += ending;
+    if (std::filesystem::exists(path)) return path;
+  }
+  return name;
 }
 
 std::optional<size_t> first_byte_not_text(std::string_view bytes) {

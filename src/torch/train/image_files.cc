@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "io/text.h"
 
 namespace raffia::train {
 namespace {
@@ -13,10 +14,8 @@ namespace fs = std::filesystem;
 
 // As it is, or compressed; empty if there is neither.
 fs::path find_file(const fs::path& directory, const std::string& name) {
-  for (const char* ending : {"", ".gz", ".xz"}) {
-    if (fs::exists(directory / (name + ending))) return directory / (name + ending);
-  }
-  return {};
+  fs::path path = find_data_file(directory / name);
+  return fs::exists(path) ? path : fs::path();
 }
 
 }  // namespace
