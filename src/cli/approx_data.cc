@@ -103,8 +103,8 @@ void require_finite(const Loaded& loaded) {
   std::vector<int64_t> place(loaded.array.shape.size());
   int64_t rest = bad - values.begin();
   for (size_t axis = place.size(); axis-- > 0; rest /= loaded.array.shape[axis]) place[axis] = rest % loaded.array.shape[axis];
-  throw FormatError(
-      fmt::format("{}: element {} is {}, expected a finite number", loaded.where, to_string(std::span(place)), *bad));
+  throw FormatError(fmt::format("{}: element {} is {}, expected a finite number", loaded.where,
+                                to_string(std::span<const int64_t>(place)), *bad));
 }
 
 void require_extent(const Loaded& loaded, const char* what, int64_t found, int64_t expected, const Loaded& other) {

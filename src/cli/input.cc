@@ -46,7 +46,7 @@ std::optional<uint64_t> Input::size() const {
   if (::fstat(descriptor_, &info) != 0 || !S_ISREG(info.st_mode)) return {};
   const off_t at = ::lseek(descriptor_, 0, SEEK_CUR);
   if (at < 0 || at > info.st_size) return 0;
-  std::array<char, kBytesThatTellCompression> first;
+  std::array<char, kBytesThatTellCompression> first = {};
   const auto found = std::max<ssize_t>(::pread(descriptor_, first.data(), first.size(), at), 0);
   const Compression now = *compression_of(std::string_view(first.data(), static_cast<size_t>(found)), true);
   if (compression_.value_or(now) != Compression::none) return {};

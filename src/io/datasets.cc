@@ -132,8 +132,7 @@ std::vector<std::string> load_classes(const std::filesystem::path& directory) {
   return {lines.begin(), lines.end()};
 }
 
-ParallelText read_parallel_text(const std::filesystem::path& source_name, const std::filesystem::path& target_name) {
-  const std::filesystem::path sources = find_data_file(source_name), targets = find_data_file(target_name);
+ParallelText read_parallel_text(const std::filesystem::path& sources, const std::filesystem::path& targets) {
   const std::string source_text = read_text_file(sources), target_text = read_text_file(targets);
   const std::vector<std::string_view> left = lines_of(source_text), right = lines_of(target_text);
   if (left.size() != right.size()) {

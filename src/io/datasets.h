@@ -39,8 +39,7 @@ inline constexpr std::string_view kClassesFile = "classes.txt";
 void save_classes(std::span<const std::string> classes, const std::filesystem::path& directory);
 std::vector<std::string> load_classes(const std::filesystem::path& directory);
 
-// Two files that are aligned line by line; their names may leave out .gz or .xz. Lines that are empty on both sides are left out;
-// those empty on one side are errors.
+// Two files that are aligned line by line. Lines that are empty on both sides are left out; those empty on one side are errors.
 struct ParallelText {
   std::vector<std::string> sources, targets;
 };

@@ -228,12 +228,7 @@ std::vector<std::byte> read_session_file(const std::filesystem::path& path,
     throw FormatError(fmt::format("{}: has {} bytes, expected at most {}: a session of this model at position {} has no more",
                                   path.string(), grouped(total), grouped(most), grouped(static_cast<uint64_t>(header.position))));
   }
-  // Memories are numbers, which no file system compresses to a small part of their size.
-  constexpr uint64_t kLarge = uint64_t{64} << 20, kMostTimes = 64;
-  if (const uint64_t there = file.size_on_disk(); total > kLarge && there < total / kMostTimes) {
-    throw FormatError(fmt::format("{}: has {} bytes, of which {} are on disk: the rest is a hole, not a session", path.string(),
-                                  grouped(total), grouped(there)));
-  }
+  require_on_disk(kSessionImage, file, path.string());
   const size_t begin = bytes.size();
   bytes.resize(total);
   bytes.resize(begin + file.read(std::span(bytes).subspan(begin)));

@@ -72,15 +72,6 @@ std::string read_text_file(const std::filesystem::path& path) {
   return text;
 }
 
-std::filesystem::path find_data_file(const std::filesystem::path& name) {
-  for (const char* ending : {"", ".gz", ".xz"}) {
-    std::filesystem::path path = name;
-    path += ending;
-    if (std::filesystem::exists(path)) return path;
-  }
-  return name;
-}
-
 std::optional<size_t> first_byte_not_text(std::string_view bytes) {
   for (size_t at = 0; at < bytes.size();) {
     const size_t size = valid_character_size(bytes, at);

@@ -31,9 +31,6 @@ std::string read_data_file(const std::filesystem::path& path, uint64_t limit);
 // The same for data that are UTF-8 without zero bytes and not empty. Throws FormatError that says where they are not.
 std::string read_text_file(const std::filesystem::path& path);
 
-// The file of this name, or of this name and .gz or .xz; the name as it is where there is none of them.
-std::filesystem::path find_data_file(const std::filesystem::path& name);
-
 // The offset of the first byte that is not part of valid UTF-8 (no surrogates, nothing overlong, at most U+10FFFF), or that is
 // zero; nothing for text.
 std::optional<size_t> first_byte_not_text(std::string_view bytes);

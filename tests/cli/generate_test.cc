@@ -203,10 +203,11 @@ TEST_F(Generate, CompressedPromptsAreWhatTheyWereBefore) {
     EXPECT_EQ(json_of("state save " + model("lm-gate") + " " + file("s") + " --prompt-file " + file(name))["position"],
               expected["prompt_tokens"]);
   }
-  directory_.write("cut.gz", contents(directory_.path() / "plain.gz").substr(0, 100));
+  const std::string half = contents(directory_.path() / "plain.gz").substr(0, 40);
+  directory_.write("cut.gz", half);
   const Result cut = raffia(arguments + file("cut.gz"));
   EXPECT_EQ(cut.exit_code, 1);
-  EXPECT_NE(cut.err.find("cut.gz: is not sound gzip at byte 100: it is cut off"), std::string::npos) << cut.err;
+  EXPECT_NE(cut.err.find("cut.gz: is not sound gzip at byte 40: it is cut off"), std::string::npos) << cut.err;
 }
 
 TEST_F(Generate, CharactersThatTheVocabularyDoesNotKnowAreToldOnce) {

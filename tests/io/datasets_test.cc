@@ -105,15 +105,6 @@ TEST(Compressed, ShortBeginsAreToldOnlyWhenTheyMustBe) {
   EXPECT_EQ(compression_of("\x1F\x8B", false), Compression::gzip);
 }
 
-TEST(ParallelText, NamesMayLeaveOutHowFilesAreCompressed) {
-  const TemporaryDirectory directory("datasets_test");
-  directory.write("train.en.gz", kGzip);
-  directory.write("train.de", "zwei\nZeilen\n");
-  const ParallelText text = read_parallel_text(directory.path() / "train.en", directory.path() / "train.de");
-  EXPECT_EQ(text.sources, (Strings{"two", "lines"}));
-  EXPECT_THROW((void)read_parallel_text(directory.path() / "valid.en", directory.path() / "train.de"), IoError);
-}
-
 TEST(LabelledTexts, ColumnsAreChosen) {
   const TemporaryDirectory directory("datasets_test");
   const auto plain = read_labelled_texts(directory.write("a.tsv", "pos\tgood one\nneg\tbad\tone\n"));

@@ -1,5 +1,6 @@
 #include "raffia/tokenizer.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "core/check.h"
-#include "io/text.h"
 
 namespace raffia::train {
 namespace {
@@ -14,8 +13,10 @@ namespace fs = std::filesystem;
 
 // As it is, or compressed; empty if there is neither.
 fs::path find_file(const fs::path& directory, const std::string& name) {
-  fs::path path = find_data_file(directory / name);
-  return fs::exists(path) ? path : fs::path();
+  for (const char* ending : {"", ".gz", ".xz"}) {
+    if (fs::exists(directory / (name + ending))) return directory / (name + ending);
+  }
+  return {};
 }
 
 }  // namespace
