@@ -12,7 +12,7 @@
 
 inline void use(const raffia::Tokenizer& tokenizer, std::string_view text) {
   const std::string kind = tokenizer.kind();
-  const int32_t unknown = kind == "scored" ? 0 : raffia::Tokenizer::kUnknown;
+  const int32_t unknown = tokenizer.unknown();
   std::vector<int32_t> ids = tokenizer.encode(text);
   bool known = true;
   for (const int32_t id : ids) {

@@ -31,17 +31,32 @@ struct RunOptions {
   Executor* executor = nullptr;  // default_executor() if null
 };
 
+struct LoadOptions {
+  // Weights are memory-mapped: processes share them, and pages are read when they are needed. A mapped file may be replaced by
+  // renaming another over it, but must not be changed in place: cutting it short kills the process (SIGBUS) when it reads a lost
+  // page. false: weights are copied into memory, and the file may change freely.
+  bool map = true;
+
+  // A session takes memory that config.json asks for (windows, samples, features), whatever the size of the weights. A model
+  // whose sessions would take more than this from the start is refused. 0: 256 MiB, or 8 times the weights if that is more.
+  uint64_t max_session_bytes = 0;
+};
+
 // Immutable, and shared by all that use it: any number of threads may run sessions over one model.
 class Model {
  public:
-  // Maps the weights, so that processes share them. Every tensor is checked by name, shape and type, and all files against the
-  // checksums that the writer left, if it left any. Throws IoError or FormatError.
-  static std::shared_ptr<const Model> load(const std::filesystem::path& directory);
+  // Every tensor is checked by name, shape and type, and all files against the checksums that the writer left, if it left any.
+  // Throws IoError or FormatError.
+  static std::shared_ptr<const Model> load(const std::filesystem::path& directory, const LoadOptions& options = {});
 
   // From memory: `safetensors` is the image of a weight file, whose checksums are not looked at. `tokenizer` may be null. `where`
   // names it in messages.
   static std::shared_ptr<const Model> over(const ModelConfig& config, std::vector<std::byte> safetensors,
                                            std::shared_ptr<const Tokenizer> tokenizer, std::string_view where);
+
+  // Throws FormatError where the mapped weight file was changed in place since it was loaded: what was computed since may be
+  // wrong. Sessions ask before they are saved. A file that another was renamed over is not changed.
+  void require_unchanged() const;
 
   const ModelConfig& config() const;
   const Tokenizer& tokenizer() const;  // throws InvalidArgument where there is none (images)
@@ -63,8 +78,9 @@ class Model {
   ~Model();
 };
 
-// Scores of the classes for a text (classify, without and with pairs) or for an image (image): logits [classes].
-// Empty texts count as one unknown token, and padding (Tokenizer::kPad) takes no part, as in training.
+// Scores of the classes for a text (classify, without and with pairs) or for an image (image): logits [classes]. Throws Error
+// where one is not finite: the weights are damaged, or the pixels are not finite. Empty texts count as one unknown token, and
+// padding (Tokenizer::kPad) takes no part, as in training.
 std::vector<float> classify(const Model& model, std::span<const int32_t> ids, const RunOptions& options = {});
 std::vector<float> classify_pair(const Model& model, std::span<const int32_t> first, std::span<const int32_t> second,
                                  const RunOptions& options = {});
@@ -85,7 +101,8 @@ struct Translation {
   double score = 0;            // with the length penalty
 };
 
-// The best hypotheses, at most `beam`, best first; never none. `source`: ids without begin and end.
+// The best hypotheses, at most `beam`, best first; never none. `source`: ids without begin and end. Throws Error where a logit is
+// not finite.
 std::vector<Translation> translate(const Model& model, std::span<const int32_t> source, const TranslateOptions& options = {});
 
 // Logits [T, vocabulary] for each token of `target` (with begin) in one pass, as in training.

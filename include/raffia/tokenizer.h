@@ -37,9 +37,10 @@ class Tokenizer {
   virtual std::string decode(std::span<const int32_t> ids) const = 0;   // special ids leave no trace; throws for others
   virtual void save(const std::filesystem::path& directory) const = 0;  // atomic
 
-  virtual int32_t begin() const { return kBegin; }     // -1: there is none
-  virtual int32_t end() const { return kEnd; }         // likewise
-  virtual bool begins_texts() const { return false; }  // language models over this vocabulary saw begin() before each text
+  virtual int32_t begin() const { return kBegin; }      // -1: there is none
+  virtual int32_t end() const { return kEnd; }          // likewise
+  virtual int32_t unknown() const { return kUnknown; }  // of what the vocabulary does not know; likewise
+  virtual bool begins_texts() const { return false; }   // language models over this vocabulary saw begin() before each text
 
   // Of all that decides what ids mean: a state or checkpoint refuses another tokenizer.
   virtual uint64_t fingerprint() const = 0;

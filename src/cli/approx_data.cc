@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -95,6 +96,17 @@ Extents<4> shape_of(const Loaded& loaded) {
   return full;
 }
 
+void require_finite(const Loaded& loaded) {
+  const std::vector<float>& values = loaded.array.values;
+  const auto bad = std::ranges::find_if_not(values, [](float value) { return std::isfinite(value); });
+  if (bad == values.end()) return;
+  std::vector<int64_t> place(loaded.array.shape.size());
+  int64_t rest = bad - values.begin();
+  for (size_t axis = place.size(); axis-- > 0; rest /= loaded.array.shape[axis]) place[axis] = rest % loaded.array.shape[axis];
+  throw FormatError(fmt::format("{}: element {} is {}, expected a finite number", loaded.where,
+                                to_string(std::span<const int64_t>(place)), *bad));
+}
+
 void require_extent(const Loaded& loaded, const char* what, int64_t found, int64_t expected, const Loaded& other) {
   if (found == expected) return;
   throw FormatError(fmt::format("{}: {} {}, expected {} (as {} has)", loaded.where, found, what, expected, other.where));
@@ -149,6 +161,7 @@ Qkv load(const std::vector<std::string>& files, const std::vector<std::string>& 
     throw FormatError(fmt::format("{}: {} heads, expected a multiple of {} (the heads of {})", q.where, qkv.q_shape[2],
                                   qkv.k_shape[2], k.where));
   }
+  for (const Loaded& each : all) require_finite(each);
   qkv.q = std::move(q.array.values);
   qkv.k = std::move(k.array.values);
   qkv.v = std::move(v.array.values);

@@ -68,7 +68,7 @@ std::string title_of(std::span<const ApproxRecord> records, bool several_data) {
                              first.seeds, first.seeds == 1 ? "" : "s");
 }
 
-std::string script_of(std::span<const ApproxRecord> records, const Axis& axis, const std::string& prefix) {
+std::string script_of(std::span<const ApproxRecord> records, const Axis& axis) {
   const bool several_data = std::any_of(records.begin(), records.end(), [&records](const ApproxRecord& record) {
     return data_title(record) != data_title(records.front());
   });
@@ -124,7 +124,7 @@ std::string script_of(std::span<const ApproxRecord> records, const Axis& axis, c
       << (axis.has_tics_at_points ? fmt::format("set xtics ({})\n", fmt::join(places, ",")) : "set format x '%g'\n")
       << "set xlabel " << quoted(axis.label) << '\n'
       << "set title " << quoted(title_of(records, several_data)) << " noenhanced\n"
-      << on_both_terminals(fmt::format("plot {}\n", fmt::join(parts, ", ")), prefix, 1080, 600);
+      << on_both_terminals(fmt::format("plot {}\n", fmt::join(parts, ", ")), 1080, 600);
   return out.str();
 }
 
@@ -136,8 +136,8 @@ void plot_approx(std::span<const ApproxRecord> records, const std::string& prefi
                                return r.samples && *r.samples > 0 ? std::optional(static_cast<double>(*r.samples)) : std::nullopt;
                              }};
   constexpr Axis kTime = {"time (ms)", false, [](const ApproxRecord& r) { return std::optional(1e3 * r.seconds); }};
-  run_gnuplot(script_of(records, kSamples, prefix), "--plot", prefix);
-  run_gnuplot(script_of(records, kTime, prefix + "-time"), "--plot", prefix + "-time");
+  run_gnuplot(script_of(records, kSamples), "--plot", prefix);
+  run_gnuplot(script_of(records, kTime), "--plot", prefix + "-time");
 }
 
 void plot_matrices(std::span<const AttentionMatrix> matrices, const std::string& prefix) {
@@ -172,7 +172,7 @@ void plot_matrices(std::span<const AttentionMatrix> matrices, const std::string&
          "set autoscale fix\n"
          "unset tics\n"
          "set cbtics\n"
-      << on_both_terminals(plot, prefix, 360 * columns, 330 * rows);
+      << on_both_terminals(plot, 360 * columns, 330 * rows);
   run_gnuplot(out.str(), "--show-matrix", prefix);
 }
 

@@ -18,6 +18,8 @@
 #include "cli/input.h"
 #include "cli/model_commands.h"
 #include "cli/table.h"
+#include "cli/unknown_tokens.h"
+#include "core/message.h"
 #include "io/datasets.h"
 #include "io/npy.h"
 #include "io/picture.h"
@@ -28,7 +30,7 @@ namespace raffia::cli {
 namespace {
 
 struct ClassifyFlags {
-  std::filesystem::path model;
+  ModelToRun model;
   std::vector<std::filesystem::path> files;
   bool whole = false, json = false;
   int64_t top = 1, most_tokens = 0;
@@ -87,12 +89,12 @@ std::vector<std::string> names_for(const Model& model, const std::filesystem::pa
 
 class TextClassifier {
  public:
-  TextClassifier(const ClassifyFlags& flags, const Model& model) : flags_(flags), model_(model) {
+  TextClassifier(const ClassifyFlags& flags, const Model& model) : flags_(flags), model_(model), unknown_(model.tokenizer()) {
     most_tokens_ = model.config().max_length;  // of learned positions: training, too, cut texts there
     if (flags.most_tokens > 0 && (most_tokens_ == 0 || flags.most_tokens < most_tokens_)) most_tokens_ = flags.most_tokens;
   }
 
-  std::vector<float> logits(std::string_view text) const {
+  std::vector<float> logits(std::string_view text) {
     const RunOptions run{.threads = flags_.threads};
     if (!model_.config().pairs) return classify(model_, ids(text), run);
     const size_t tab = text.find('\t');
@@ -102,20 +104,24 @@ class TextClassifier {
     return classify_pair(model_, ids(text.substr(0, tab)), ids(text.substr(tab + 1)), run);
   }
 
+  std::string unknown() const { return unknown_.summary(); }
+
  private:
-  std::vector<int32_t> ids(std::string_view text) const {
+  std::vector<int32_t> ids(std::string_view text) {
     std::vector<int32_t> found = model_.tokenizer().encode(text);
+    unknown_.add(text, found);
     if (most_tokens_ > 0 && std::ssize(found) > most_tokens_) found.resize(static_cast<size_t>(most_tokens_));
     return found;
   }
 
   const ClassifyFlags& flags_;
   const Model& model_;
+  UnknownTokens unknown_;
   int64_t most_tokens_ = 0;
 };
 
 void classify_texts(const ClassifyFlags& flags, const Model& model, const Printer& printer) {
-  const TextClassifier classifier(flags, model);
+  TextClassifier classifier(flags, model);
   std::vector<std::filesystem::path> files = flags.files;
   if (files.empty()) files.emplace_back("-");
   for (const auto& file : files) {
@@ -123,7 +129,12 @@ void classify_texts(const ClassifyFlags& flags, const Model& model, const Printe
     if (flags.whole) {
       constexpr size_t kAtOnce = size_t{1} << 16;
       std::string text;
-      while (input.read(text, kAtOnce)) continue;
+      while (input.read(text, kAtOnce)) {
+        if (text.size() > kMostBytesOfLine) {
+          throw FormatError(
+              fmt::format("{}: has more than {} bytes, expected at most that many of one text", input.name(), kMostBytesOfLine));
+        }
+      }
       printer.print(input.name(), 1, classifier.logits(text));
       continue;
     }
@@ -138,6 +149,7 @@ void classify_texts(const ClassifyFlags& flags, const Model& model, const Printe
       if (!std::cout) return;
     }
   }
+  if (const std::string summary = classifier.unknown(); !summary.empty()) say("{}", summary);
 }
 
 // Images of a file as numbers from 0 to 1, [N, channels, size, size], or fewer extents.
@@ -182,11 +194,15 @@ void classify_images(const ClassifyFlags& flags, const Model& model, const Print
 
 void run(const ClassifyFlags& flags) {
   const std::shared_ptr<const Model> model = load_model(flags.model, {Task::classify, Task::image});
-  const Printer printer(flags, names_for(*model, flags.model));
-  if (model->config().task == Task::classify) return classify_texts(flags, *model, printer);
+  const Printer printer(flags, names_for(*model, flags.model.directory));
+  if (model->config().task == Task::classify) {
+    classify_texts(flags, *model, printer);
+    return model->require_unchanged();
+  }
   if (flags.whole || flags.most_tokens > 0)
     throw UsageError("--whole and --most-tokens are for texts, and this model reads images");
   classify_images(flags, *model, printer);
+  model->require_unchanged();
 }
 
 }  // namespace
@@ -194,8 +210,9 @@ void run(const ClassifyFlags& flags) {
 Run add_classify(CLI::App& app) {
   const auto flags = std::make_shared<ClassifyFlags>();
   add_model(app, flags->model);
-  app.add_option("files", flags->files,
-                 "Texts, one a line (default: stdin); images: .png, .jpg, .pgm, .ppm, .npy, IDX (one channel), CIFAR-10's .bin (three)")
+  app.add_option(
+         "files", flags->files,
+         "Texts, one a line (default: stdin); images: .png, .jpg, .pgm, .ppm, .npy, IDX (one channel), CIFAR-10's .bin (three)")
       ->type_name("FILE");
   add_positive(app, "--top", flags->top, "Classes to print of each, the likeliest first");
   app.add_flag("--whole", flags->whole, "A file is one text");

@@ -81,7 +81,7 @@ void refuse_existing(const ConvertFlags& flags) {
   if (!flags.force && fs::exists(flags.out) && !(fs::is_directory(flags.out) && fs::is_empty(flags.out))) {
     throw UsageError(fmt::format("{}: exists already: give another directory, or --force to replace it", flags.out.string()));
   }
-  if (std::error_code ignored; fs::equivalent(flags.model, flags.out, ignored)) {
+  if (is_same_file(flags.model, flags.out)) {
     throw UsageError(fmt::format("{}: is the model itself: give another directory", flags.out.string()));
   }
 }

@@ -86,7 +86,7 @@ void plot_decode(std::span<const ModelRecord> records, const std::string& prefix
       "plot {}\n"
       "unset multiplot\n",
       quoted(title), fmt::join(speed, ", "), fmt::join(memory, ", "));
-  out << on_both_terminals(plot, prefix);
+  out << on_both_terminals(plot);
   run_gnuplot(out.str(), "--plot", prefix);
 }
 

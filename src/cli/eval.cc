@@ -1,10 +1,12 @@
 // raffia eval: how good a trained model is on data that it was not trained on.
 #include "cli/eval.h"
 
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/train_commands.h"
+#include "io/json_fields.h"
 #include "io/model_directory.h"
 #include "io/text.h"
 #include "raffia/error.h"
@@ -12,12 +14,18 @@
 
 namespace raffia::cli {
 
+namespace {
+
+constexpr uint64_t kMostBytesOfOptions = 1 << 20;
+
+}  // namespace
+
 TrainedWith trained_with(const std::filesystem::path& model) {
   TrainedWith trained;
   const std::filesystem::path path = model / "trainer" / "options.json";
   if (!std::filesystem::exists(path)) return trained;
   try {
-    const auto options = nlohmann::json::parse(read_file(path));
+    const auto options = parse_json(read_file(path, kMostBytesOfOptions), path.string());
     trained.segment = options.value("segment", trained.segment);
     trained.source = options.value("source", trained.source);
     trained.target = options.value("target", trained.target);
@@ -27,6 +35,22 @@ TrainedWith trained_with(const std::filesystem::path& model) {
     throw FormatError(fmt::format("{}: {}", path.string(), error.what()));
   }
   return trained;
+}
+
+void load_finite_weights(nn::ModelImpl& model, const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / kWeightsFile;
+  nn::load_weights(model, path);
+  for (const auto& parameter : model.named_parameters()) {
+    if (parameter.value().isfinite().all().item<bool>()) continue;
+    throw FormatError(fmt::format("{}: tensor \"{}\" holds numbers that are not finite: the weights of the model are damaged",
+                                  path.string(), parameter.key()));
+  }
+}
+
+void require_finite_nll(double nll) {
+  if (std::isfinite(nll)) return;
+  throw Error(
+      fmt::format("the negative log-likelihood is {}, expected a finite number: the weights of the model are damaged", nll));
 }
 
 namespace {

@@ -11,6 +11,7 @@
 #include "cli/flags.h"
 #include "cli/progress.h"
 #include "raffia/model_config.h"
+#include "torch/nn/models.h"
 #include "torch/train/evaluate.h"
 
 namespace raffia::cli {
@@ -47,6 +48,11 @@ struct TrainedWith {
   int64_t text_column = 0;  // 0: the one after the label
 };
 TrainedWith trained_with(const std::filesystem::path& model);
+
+// Throws FormatError where a weight is not finite: nothing that such a model says means anything.
+void load_finite_weights(nn::ModelImpl& model, const std::filesystem::path& directory);
+// Throws Error for a loss that is not: weights can be finite and what is computed of them not.
+void require_finite_nll(double nll);
 
 // A progress bar over parts that each count from 0.
 class PartsProgress {

@@ -110,6 +110,7 @@ void score(const EvalFlags& flags, nn::LanguageModelImpl& model, const train::Sc
            .carried = carried,
            .batch = flags.batch,
            .progress = progress.begin(carried ? "memory carried through the text" : fmt::format("segments of {}", segment))});
+      require_finite_nll(record.score.per_token());
       record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
       records.push_back(record);
     }
@@ -146,8 +147,11 @@ void dump_qkv(const EvalFlags& flags, nn::LanguageModelImpl& model, std::span<co
 
 void evaluate_lm(const EvalFlags& flags, const ModelConfig& config) {
   if (flags.layer && flags.dump.empty()) throw UsageError("--layer: is for --dump-qkv, which is not given");
+  if (is_file_of_model(flags.dump, flags.model)) {
+    throw UsageError(fmt::format("--dump-qkv: {} is a file of the model: expected another name", flags.dump.string()));
+  }
   nn::LanguageModelImpl model(config);
-  nn::load_weights(model, flags.model / kWeightsFile);
+  load_finite_weights(model, flags.model);
   const auto tokenizer = load_tokenizer(flags.model);
   const train::ScoredText text = train::scored_text(*tokenizer, train::read_for(tokenizer->kind(), flags.data));
   check_ids(text.ids, config);

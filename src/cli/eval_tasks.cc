@@ -15,7 +15,6 @@
 #include "cli/table.h"
 #include "io/bleu.h"
 #include "io/datasets.h"
-#include "io/model_directory.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
 #include "torch/libtorch.h"
@@ -77,6 +76,7 @@ void evaluate_labels(const EvalFlags& flags, nn::ModelImpl& model, int64_t count
     PartsProgress progress(1, count);
     record.score = train::score_in_parts(model, count, flags.batch, progress.begin("examples"), score);
   }
+  require_finite_nll(record.score.per_example());
   record.seconds = seconds_since(start);
   print_table(kLabelColumns, std::span<const LabelRecord>(&record, 1), flags.output.format(), std::cout);
 }
@@ -88,7 +88,7 @@ void evaluate_translator(const EvalFlags& flags, const ModelConfig& config) {
   const ParallelText text = read_parallel_text(flags.data.string(), flags.source.empty() ? trained.source : flags.source,
                                                flags.target.empty() ? trained.target : flags.target);
   nn::TranslatorImpl model(config);
-  nn::load_weights(model, flags.model / kWeightsFile);
+  load_finite_weights(model, flags.model);
   const auto tokenizer = load_tokenizer(flags.model);
   const train::Sequences sources = train::encode_all(*tokenizer, text.sources);
 
@@ -122,7 +122,7 @@ void evaluate_classifier(const EvalFlags& flags, const ModelConfig& config) {
       train::encode_all(*tokenizer, texts.texts), train::encode_all(*tokenizer, texts.seconds),
       class_ids(texts.labels, load_classes(flags.model), flags.data.string()), {.longest = trained.segment});
   nn::ClassifierImpl model(config);
-  nn::load_weights(model, flags.model / kWeightsFile);
+  load_finite_weights(model, flags.model);
   evaluate_labels(flags, model, batches.size(), [&](int64_t begin, int64_t end) {
     const auto batch = batches.range(begin, end);
     const at::Tensor logits = batch.second.defined() ? model.forward(batch.ids, batch.second) : model.forward(batch.ids);
@@ -145,7 +145,7 @@ void evaluate_images(const EvalFlags& flags, const ModelConfig& config) {
   }
   const train::ImageBatches batches(std::move(images));
   nn::ImageClassifierImpl model(config);
-  nn::load_weights(model, flags.model / kWeightsFile);
+  load_finite_weights(model, flags.model);
   evaluate_labels(flags, model, batches.size(), [&](int64_t begin, int64_t end) {
     const auto batch = batches.range(begin, end);
     return train::score_labels(model.forward(batch.pixels), batch.labels);

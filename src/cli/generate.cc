@@ -31,7 +31,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kSnapshotEvery = Session::kChunk;  // of a conversation
 
 struct Flags {
-  std::filesystem::path model, state_in, state_out;
+  ModelToRun model;
+  std::filesystem::path state_in, state_out;
   PromptFlags prompt;
   SamplingFlags sampling;
   int64_t tokens = 256;
@@ -142,7 +143,9 @@ void continue_text(const Flags& flags, Session& session, const Interrupts& inter
 }
 
 void run(const Flags& flags) {
-  if (!flags.state_out.empty()) require_place_for(flags.state_out);
+  if (!flags.state_out.empty()) {
+    require_place_for_state("--state-out", flags.state_out, flags.model.directory, flags.prompt.file);
+  }
   const std::shared_ptr<const Model> model = load_model(flags.model, {Task::lm});
   SessionOptions options{.run = {.threads = flags.threads}, .snapshot_every = flags.interactive ? flags.snapshot_every : 0};
   Session session = make_session(flags, model, options);
@@ -159,8 +162,9 @@ void run(const Flags& flags) {
   } else {
     continue_text(flags, session, interrupts);
   }
+  std::cout.flush();
+  model->require_unchanged();
   if (const int signal = interrupts.signal(); signal != 0) {
-    std::cout.flush();
     throw Interrupted(signal, fmt::format("stopped after {}{}", counted(session.position(), "token"),
                                           flags.state_out.empty() ? "" : "; the state is written"));
   }

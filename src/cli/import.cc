@@ -14,6 +14,7 @@
 #include "io/byte_source.h"
 #include "io/hf.h"
 #include "io/llama2c.h"
+#include "io/model_directory.h"
 #include "io/text.h"
 #include "io/tokenizer_scored.h"
 #include "raffia/error.h"
@@ -80,7 +81,7 @@ void add_common(CLI::App& app, ImportOptions& options) {
 }  // namespace
 
 void require_another_directory(std::string_view name, const std::filesystem::path& from, const std::filesystem::path& to) {
-  if (std::filesystem::exists(from) && std::filesystem::exists(to) && std::filesystem::equivalent(from, to)) {
+  if (is_same_file(from, to)) {
     throw UsageError(fmt::format("{} is the directory that is read, expected another", name));
   }
 }

@@ -6,8 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "cli/interrupt.h"
@@ -15,6 +17,8 @@
 
 namespace raffia::cli {
 namespace {
+
+constexpr size_t kAtOnce = size_t{1} << 16;
 
 [[noreturn]] void throw_io(const std::string& name, const char* action, int error) {
   throw IoError(fmt::format("{}: cannot {}: {}", name, action, std::strerror(error)));
@@ -41,10 +45,15 @@ std::optional<uint64_t> Input::size() const {
   struct stat info = {};
   if (::fstat(descriptor_, &info) != 0 || !S_ISREG(info.st_mode)) return {};
   const off_t at = ::lseek(descriptor_, 0, SEEK_CUR);
-  return at < 0 || at > info.st_size ? 0 : static_cast<uint64_t>(info.st_size - at);
+  if (at < 0 || at > info.st_size) return 0;
+  std::array<char, kBytesThatTellCompression> first = {};
+  const auto found = std::max<ssize_t>(::pread(descriptor_, first.data(), first.size(), at), 0);
+  const Compression now = *compression_of(std::string_view(first.data(), static_cast<size_t>(found)), true);
+  if (compression_.value_or(now) != Compression::none) return {};
+  return static_cast<uint64_t>(info.st_size - at);
 }
 
-Input::Came Input::read_some(std::string& buffer, size_t most) {
+Input::Came Input::read_raw(std::string& buffer, size_t most) {
   if (ended_) return Came::end;
   if (!await_input(descriptor_)) return Came::signal;
   const size_t before = buffer.size();
@@ -58,6 +67,34 @@ Input::Came Input::read_some(std::string& buffer, size_t most) {
   return Came::end;
 }
 
+// Only bytes that begin like a compressed file are waited for: a person at a terminal types a line at a time.
+Input::Came Input::find_compression() {
+  while (!(compression_ = compression_of(raw_, ended_))) {
+    if (read_raw(raw_, kAtOnce) == Came::signal) return Came::signal;
+  }
+  if (is_compressed()) decompressor_ = std::make_unique<Decompressor>(*compression_, name_);
+  return Came::bytes;
+}
+
+Input::Came Input::read_some(std::string& buffer, size_t most) {
+  if (!compression_ && find_compression() == Came::signal) return Came::signal;
+  if (decompressor_ == nullptr) {
+    if (raw_.empty()) return read_raw(buffer, most);
+    buffer.append(raw_, 0, most);
+    raw_.erase(0, most);
+    return Came::bytes;
+  }
+  const size_t before = buffer.size();
+  while (!all_out_) {
+    if (raw_.empty() && read_raw(raw_, kAtOnce) == Came::signal) return Came::signal;
+    std::string_view left = raw_;
+    all_out_ = decompressor_->run(left, ended_, buffer, most);
+    raw_.erase(0, raw_.size() - left.size());
+    if (buffer.size() > before) return Came::bytes;
+  }
+  return Came::end;
+}
+
 bool Input::read(std::string& buffer, size_t bytes) {
   const size_t full = buffer.size() + bytes;
   Came came = Came::bytes;
@@ -66,7 +103,6 @@ bool Input::read(std::string& buffer, size_t bytes) {
 }
 
 std::optional<std::string> Input::line() {
-  constexpr size_t kAtOnce = size_t{1} << 16;
   size_t searched = 0;
   while (true) {
     if (const size_t end = ahead_.find('\n', searched); end != std::string::npos) {
@@ -76,6 +112,9 @@ std::optional<std::string> Input::line() {
       return found;
     }
     searched = ahead_.size();
+    if (searched > kMostBytesOfLine) {
+      throw FormatError(fmt::format("{}: a line has more than {} bytes, expected at most that many", name_, kMostBytesOfLine));
+    }
     const Came came = read_some(ahead_, kAtOnce);
     if (came == Came::signal || (came == Came::end && ahead_.empty())) return {};
     if (came == Came::end) return std::exchange(ahead_, {});

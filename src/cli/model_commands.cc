@@ -30,11 +30,14 @@ std::string_view command_for(Task task) {
 
 }  // namespace
 
-CLI::Option* add_model(CLI::App& app, std::filesystem::path& directory) {
-  return app.add_option("model", directory, "Directory of the model")->type_name("DIR")->required();
+void add_model(CLI::App& app, ModelToRun& flags) {
+  app.add_option("model", flags.directory, "Directory of the model")->type_name("DIR")->required();
+  app.add_flag("--no-mmap", flags.no_mmap,
+               "Copy the weights into memory instead of mapping them: their file may change while the command runs");
 }
 
-std::shared_ptr<const Model> load_model(const std::filesystem::path& directory, std::initializer_list<Task> tasks) {
+std::shared_ptr<const Model> load_model(const ModelToRun& flags, std::initializer_list<Task> tasks) {
+  const std::filesystem::path& directory = flags.directory;
   // The configuration says it without the weights.
   const Task task = load_model_config(directory / kConfigFile).task;
   if (std::ranges::find(tasks, task) == tasks.end()) {
@@ -43,12 +46,21 @@ std::shared_ptr<const Model> load_model(const std::filesystem::path& directory, 
     throw Error(fmt::format("{}: is a model for {}, expected {} ({} runs it)", directory.string(), name_of(task),
                             fmt::join(expected, " or "), command_for(task)));
   }
-  return Model::load(directory);
+  return Model::load(directory, {.map = !flags.no_mmap});
 }
 
 std::string fingerprint_text(uint64_t fingerprint) { return fmt::format("{:016x}", fingerprint); }
 
-void require_place_for(const std::filesystem::path& file) {
+void require_place_for_state(std::string_view name, const std::filesystem::path& file, const std::filesystem::path& model,
+                             const std::filesystem::path& prompt) {
+  if (is_file_of_model(file, model)) {
+    throw UsageError(
+        fmt::format("{}: {} is a file of the model, which a state would replace: expected another name", name, file.string()));
+  }
+  if (is_same_file(file, prompt)) {
+    throw UsageError(
+        fmt::format("{}: {} is the prompt, which a state would replace: expected another name", name, file.string()));
+  }
   const std::filesystem::path directory = file.has_parent_path() ? file.parent_path() : ".";
   if (std::filesystem::is_directory(file)) throw IoError(fmt::format("{}: cannot write: is a directory", file.string()));
   if (std::filesystem::exists(file) && !std::filesystem::is_regular_file(file)) {

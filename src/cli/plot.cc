@@ -116,7 +116,7 @@ std::vector<Mark> marks_of(const std::vector<TimeCurve>& curves) {
   return marks;
 }
 
-std::string script_of(const std::vector<TimeCurve>& curves, const std::string& prefix) {
+std::string script_of(const std::vector<TimeCurve>& curves) {
   std::ostringstream out;
   for (size_t i = 0; i < curves.size(); ++i) {
     out << fmt::format("$curve{} << EOD\n", i);
@@ -161,7 +161,7 @@ std::string script_of(const std::vector<TimeCurve>& curves, const std::string& p
                                 5 + 2 * (i % 4), dash, look_of(like.op).colour, quoted(curve_title(curves[i], curves))));
   }
   const std::string plot = fmt::format("plot {}\n", fmt::join(parts, ", "));
-  out << on_both_terminals(plot, prefix);
+  out << on_both_terminals(plot);
   return out.str();
 }
 
@@ -190,7 +190,7 @@ std::optional<double> crossover(std::span<const CurvePoint> softmax, std::span<c
 
 void plot_crossover(std::span<const Record> records, const std::string& prefix) {
   if (records.empty()) return;
-  run_gnuplot(script_of(time_curves(records), prefix), "--plot", prefix);
+  run_gnuplot(script_of(time_curves(records)), "--plot", prefix);
 }
 
 }  // namespace raffia::cli

@@ -17,6 +17,7 @@
 #include "cli/app_tree.h"
 #include "cli/suggest.h"
 #include "core/message.h"
+#include "io/mapped_file.h"
 #include "raffia/version.h"
 
 namespace raffia::cli {
@@ -120,6 +121,7 @@ int run_program(const Program& program, int argc, char** argv) {
   fill_standard_streams();
   // A reader of stdout or stderr that is gone must not end a command that has something to keep. Writing to stdout fails then.
   std::signal(SIGPIPE, SIG_IGN);
+  exit_where_mapped_files_are_cut(program.name);
   try {
     const int code = run(program, argc, argv);
     if (code != kSuccess || is_stdout_written()) return code;

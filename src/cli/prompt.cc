@@ -9,6 +9,7 @@
 #include "cli/flags.h"
 #include "cli/progress.h"
 #include "cli/token_stream.h"
+#include "cli/unknown_tokens.h"
 #include "core/message.h"
 #include "io/text.h"
 
@@ -27,7 +28,9 @@ class Reader {
         interrupts_(interrupts),
         first_(session.position()),
         stream_(session.model().tokenizer(), session.position() == 0),
+        unknown_(session.model().tokenizer()),
         progress_(static_cast<double>(bytes.value_or(0)), kQuietAtFirst) {
+    stream_.on_encoded = [this](std::string_view text, std::span<const int32_t> ids) { unknown_.add(text, ids); };
     progress_.begin("reading the prompt");
   }
 
@@ -65,6 +68,7 @@ class Reader {
   }
 
   int64_t tokens() const { return session_.position() - first_; }
+  std::string unknown() const { return unknown_.summary(); }
   double seconds() const { return std::chrono::duration<double>(busy_).count(); }  // waiting for a pipe left out
 
  private:
@@ -76,6 +80,7 @@ class Reader {
   const Interrupts& interrupts_;
   const int64_t first_;
   TokenStream stream_;
+  UnknownTokens unknown_;
   Progress progress_;
   std::vector<int32_t> pending_;
   Clock::duration busy_{};
@@ -128,21 +133,29 @@ PromptReport read_prompt(Session& session, const PromptFlags& flags, const Inter
   const Tokenizer& tokenizer = session.model().tokenizer();
   const bool fresh = session.position() == 0;
   PromptSource source(flags);
-  Reader reader(session, interrupts, source.size());
-  if (fresh && tokenizer.begins_texts()) reader.add(std::vector<int32_t>{tokenizer.begin()});
-  std::string bytes;
-  for (bool more = true; more && !reader.stopped();) {
-    more = source.read(bytes);
-    if (on_text) on_text(bytes);
-    reader.add_text(bytes);
+  PromptReport report;
+  std::string unknown;
+  {
+    Reader reader(session, interrupts, source.size());
+    if (fresh && tokenizer.begins_texts()) reader.add(std::vector<int32_t>{tokenizer.begin()});
+    std::string bytes;
+    for (bool more = true; more && !reader.stopped();) {
+      more = source.read(bytes);
+      if (on_text) on_text(bytes);
+      reader.add_text(bytes);
+    }
+    if (!reader.stopped()) reader.finish();
+    // A prompt may have bytes and yet no token.
+    if (!reader.stopped() && session.position() == 0) {
+      reader.add(opening_of(tokenizer));
+      reader.finish();
+    }
+    report = {.tokens = reader.tokens(), .seconds = reader.seconds(), .whole = !reader.stopped()};
+    unknown = reader.unknown();
   }
-  if (!reader.stopped()) reader.finish();
-  // A prompt may have bytes and yet no token.
-  if (!reader.stopped() && session.position() == 0) {
-    reader.add(opening_of(tokenizer));
-    reader.finish();
-  }
-  return {.tokens = reader.tokens(), .seconds = reader.seconds(), .whole = !reader.stopped()};
+  // Once the bar is gone.
+  if (!unknown.empty()) say("{}", unknown);
+  return report;
 }
 
 }  // namespace raffia::cli

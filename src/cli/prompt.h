@@ -32,7 +32,7 @@ struct PromptReport {
 
 // Reads the prompt into the session, stdin if no flag gives one; a session that has read nothing yet gets what texts begin with.
 // `on_text` sees the bytes as they are read. What the session remembers does not depend on how a pipe cuts them. A bar appears on
-// stderr if it takes long.
+// stderr if it takes long, and a line where the vocabulary does not know all of it.
 PromptReport read_prompt(Session& session, const PromptFlags& flags, const Interrupts& interrupts,
                          const std::function<void(std::string_view bytes)>& on_text = {});
 

@@ -57,7 +57,8 @@ void print(const std::filesystem::path& file, const SessionFileInfo& info, bool 
 }
 
 struct SaveFlags {
-  std::filesystem::path model, file;
+  ModelToRun model;
+  std::filesystem::path file;
   PromptFlags prompt;
   SamplingFlags sampling;
   bool json = false;
@@ -65,7 +66,7 @@ struct SaveFlags {
 };
 
 void save(const SaveFlags& flags) {
-  require_place_for(flags.file);
+  require_place_for_state("FILE", flags.file, flags.model.directory, flags.prompt.file);
   Session session(load_model(flags.model, {Task::lm}), {.sampling = flags.sampling.over({}), .run = {.threads = flags.threads}});
   const Interrupts interrupts;
   const PromptReport prompt = read_prompt(session, flags.prompt, interrupts);
@@ -78,7 +79,8 @@ void save(const SaveFlags& flags) {
 }
 
 struct RestoreFlags {
-  std::filesystem::path model, file;
+  ModelToRun model;
+  std::filesystem::path file;
   bool check = false, json = false;
   int threads = 0;
 };

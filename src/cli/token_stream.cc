@@ -43,7 +43,9 @@ std::vector<int32_t> TokenStream::finish() { return encode(std::exchange(rest_, 
 
 std::vector<int32_t> TokenStream::encode(std::string_view text) {
   if (text.empty()) return {};
-  return std::exchange(begins_, false) ? tokenizer_.encode(text) : tokenizer_.encode_rest(text);
+  std::vector<int32_t> ids = std::exchange(begins_, false) ? tokenizer_.encode(text) : tokenizer_.encode_rest(text);
+  if (on_encoded) on_encoded(text, ids);
+  return ids;
 }
 
 std::vector<int32_t> line_end_of(const Tokenizer& tokenizer) {

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +29,9 @@ class TokenStream {
   std::vector<int32_t> push(std::string_view text);  // ids of all that is certain by now
   std::vector<int32_t> finish();                     // of the rest
   size_t held() const { return rest_.size(); }       // bytes of that rest
+
+  // Sees each part of the text as it is tokenised.
+  std::function<void(std::string_view text, std::span<const int32_t> ids)> on_encoded;
 
  private:
   size_t certain() const;  // bytes of rest_ that can be tokenised now

@@ -29,7 +29,7 @@ void plot_loss(const std::filesystem::path& directory, const std::string& metric
       "$valid using 1:2 {} with linespoints lw 2 pt 7 ps 0.6 lc rgb '#c0392b' title {}\n",
       is_loss ? "" : fmt::format("set ytics nomirror\nset y2tics\nset y2label {}\n", quoted(metric)), is_loss ? "" : "axes x1y2",
       quoted("validation " + metric));
-  run_gnuplot(fmt::format("$loss << EOD\n{}EOD\n$valid << EOD\n{}EOD\n{}", losses, evaluations, on_both_terminals(plot, prefix)),
+  run_gnuplot(fmt::format("$loss << EOD\n{}EOD\n$valid << EOD\n{}EOD\n{}", losses, evaluations, on_both_terminals(plot)),
               "loss plot", prefix);
 }
 

@@ -16,6 +16,8 @@
 #include "cli/model_commands.h"
 #include "cli/progress.h"
 #include "cli/table.h"
+#include "cli/unknown_tokens.h"
+#include "core/message.h"
 #include "io/text.h"
 #include "raffia/error.h"
 #include "raffia/model.h"
@@ -24,7 +26,7 @@ namespace raffia::cli {
 namespace {
 
 struct TranslateFlags {
-  std::filesystem::path model;
+  ModelToRun model;
   TranslateOptions options;
   int64_t best = 0;  // 0: the best alone, as text
   bool json = false;
@@ -66,12 +68,14 @@ void run(const TranslateFlags& flags) {
     progress.emplace(static_cast<double>(input.size().value_or(0)), kQuietAtFirst);
     progress->begin("translating");
   }
+  UnknownTokens unknown(tokenizer);
   int64_t number = 0;
   while (const auto line = input.line()) {
     ++number;
     std::vector<Translation> found;
     try {
       const std::vector<int32_t> ids = tokenizer.encode(*line);
+      unknown.add(*line, ids);
       if (!ids.empty()) found = translate(*model, ids, flags.options);
     } catch (const InvalidArgument& error) {
       throw Error(fmt::format("line {}: {}", number, error.what()));
@@ -83,6 +87,9 @@ void run(const TranslateFlags& flags) {
       progress->advance(static_cast<double>(line->size() + 1));
     }
   }
+  progress.reset();
+  if (const std::string summary = unknown.summary(); !summary.empty()) say("{}", summary);
+  model->require_unchanged();
 }
 
 }  // namespace
@@ -94,8 +101,10 @@ Run add_translate(CLI::App& app) {
   add_positive(app, "--beam", flags->options.beam, "Hypotheses that are kept; 1: greedy", TranslateOptions::kMaxBeam);
   add_number(app, "--length-penalty", flags->options.length_penalty, 0, kHighestPenalty,
              "Above 0: longer translations count for more");
-  add_positive(app, "--most-tokens", flags->options.most_tokens, "Tokens of a translation, at most (default: twice the source and 16)");
-  add_positive(app, "--n-best", flags->best, "Print the N best translations of each line: its number, score and text between tabs");
+  add_positive(app, "--most-tokens", flags->options.most_tokens,
+               "Tokens of a translation, at most (default: twice the source and 16)");
+  add_positive(app, "--n-best", flags->best,
+               "Print the N best translations of each line: its number, score and text between tabs");
   app.add_flag("--json", flags->json, "Print an object a line");
   add_threads(app, flags->options.run.threads);
   return [flags] { run(*flags); };

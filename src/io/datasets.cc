@@ -79,7 +79,7 @@ struct Idx {
 
 Idx read_idx(const std::filesystem::path& path, size_t rank) {
   constexpr unsigned char kUnsignedByte = 0x08;
-  Idx idx = {.shape = {}, .bytes = read_data_file(path), .begin = 4 + 4 * rank};
+  Idx idx = {.shape = {}, .bytes = read_data_file(path, kMostBytesOfDataset), .begin = 4 + 4 * rank};
   const auto byte = [&idx](size_t at) { return static_cast<unsigned char>(idx.bytes[at]); };
   const auto refuse = [&path](const std::string& what) { throw FormatError(fmt::format("{}: {}", path.string(), what)); };
   if (idx.bytes.size() < idx.begin)
@@ -266,7 +266,7 @@ LabelledImages read_cifar_images(std::span<const std::filesystem::path> paths) {
   constexpr unsigned char kClasses = 10;
   LabelledImages result = {.count = 0, .channels = 3, .size = 32, .pixels = {}, .labels = {}};
   for (const std::filesystem::path& path : paths) {
-    const std::string bytes = read_data_file(path);
+    const std::string bytes = read_data_file(path, kMostBytesOfDataset);
     if (bytes.empty() || bytes.size() % kRecord != 0) {
       throw FormatError(fmt::format("{}: has {} bytes, expected a multiple of {} (a label and 3 x 32 x 32 bytes)", path.string(),
                                     grouped(bytes.size()), kRecord));

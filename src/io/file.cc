@@ -2,47 +2,126 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <mutex>
+#include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "raffia/error.h"
 
 namespace raffia {
 namespace {
 
-[[noreturn]] void throw_io(const std::filesystem::path& path, std::string_view action, int error) {
+namespace fs = std::filesystem;
+
+[[noreturn]] void throw_io(const fs::path& path, std::string_view action, int error) {
   throw IoError(fmt::format("{}: cannot {}: {}", path.string(), action, std::strerror(error)));
 }
 
-std::filesystem::path free_name_beside(const std::filesystem::path& target) {
-  static std::atomic<unsigned> files = 0;
-  // A name may be taken by what a crashed process of the same number left behind.
-  std::filesystem::path name;
-  do name = target.parent_path() / fmt::format(".raffia-{}-{}.tmp", ::getpid(), files++);
-  while (std::filesystem::exists(std::filesystem::symlink_status(name)));
-  return name;
+constexpr std::string_view kTemporaryMark = ".raffia-", kTemporaryEnd = ".tmp";
+
+bool is_number(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+// ".raffia-PID-N.tmp", ".OWNER.raffia-PID-N.tmp".
+bool is_temporary_name(std::string_view name) {
+  if (!name.starts_with('.') || !name.ends_with(kTemporaryEnd)) return false;
+  name.remove_suffix(kTemporaryEnd.size());
+  const size_t mark = name.rfind(kTemporaryMark);
+  if (mark == std::string_view::npos) return false;
+  const std::string_view numbers = name.substr(mark + kTemporaryMark.size());
+  const size_t dash = numbers.find('-');
+  return dash != std::string_view::npos && is_number(numbers.substr(0, dash)) && is_number(numbers.substr(dash + 1));
+}
+
+enum class Lock : uint8_t { held, held_by_others, unknown };  // unknown: the file system has no locks
+
+Lock try_lock(int descriptor) {
+  while (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EINTR) return errno == EWOULDBLOCK ? Lock::held_by_others : Lock::unknown;
+  }
+  return Lock::held;
+}
+
+bool is_there(int descriptor, const fs::path& path) {
+  struct stat open = {}, named = {};
+  return ::fstat(descriptor, &open) == 0 && ::lstat(path.c_str(), &named) == 0 && open.st_ino == named.st_ino &&
+         open.st_dev == named.st_dev;
+}
+
+// A process that lives has its entries locked.
+void remove_if_abandoned(const fs::path& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return;
+  std::error_code ignored;
+  if (try_lock(descriptor) == Lock::held && is_there(descriptor, path)) fs::remove_all(path, ignored);
+  ::close(descriptor);
+}
+
+void sweep(const fs::path& directory) {
+  std::error_code ignored;
+  std::vector<fs::path> found;
+  for (fs::directory_iterator entry(directory, ignored), end; !ignored && entry != end; entry.increment(ignored)) {
+    if (is_temporary_name(entry->path().filename().string())) found.push_back(entry->path());
+  }
+  for (const fs::path& path : found) remove_if_abandoned(path);
+}
+
+// Once a process and directory: a directory of many files takes long to list, and leftovers can wait for the next process.
+void sweep_once(const fs::path& directory) {
+  static std::mutex mutex;
+  static std::set<fs::path> swept;
+  std::error_code error;
+  fs::path known = fs::weakly_canonical(directory, error);
+  if (error) return;
+  {
+    const std::lock_guard lock(mutex);
+    if (!swept.insert(std::move(known)).second) return;
+  }
+  sweep(directory);
+}
+
+// What a file gets that is made without further ado.
+mode_t mode_of_new_files() {
+  constexpr mode_t kAll = 0666;
+  // Only this file tells it without changing it for a moment, which other threads would notice.
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    constexpr std::string_view kField = "Umask:";
+    if (line.starts_with(kField)) return kAll & ~static_cast<mode_t>(std::strtoul(line.c_str() + kField.size(), nullptr, 8));
+  }
+  const mode_t mask = ::umask(0077);
+  ::umask(mask);
+  return kAll & ~mask;
 }
 
 // Where a file of this name is: what a link points to. Only a regular file can be replaced, never a device or a pipe.
-std::filesystem::path place_of(const std::filesystem::path& target) {
+fs::path place_of(const fs::path& target) {
   std::error_code none;
-  const std::filesystem::file_status status = std::filesystem::status(target, none);
-  if (std::filesystem::exists(status) && !std::filesystem::is_regular_file(status)) {
+  const fs::file_status status = fs::status(target, none);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
     throw IoError(fmt::format("{}: cannot write: not a regular file", target.string()));
   }
-  if (!std::filesystem::is_symlink(std::filesystem::symlink_status(target, none))) return target;
-  const std::filesystem::path place = std::filesystem::weakly_canonical(target, none);
+  if (!fs::is_symlink(fs::symlink_status(target, none))) return target;
+  const fs::path place = fs::weakly_canonical(target, none);
   return none ? target : place;
 }
 
 }  // namespace
 
-File::File(std::filesystem::path path, int flags, std::string_view action)
+File::File(fs::path path, int flags, std::string_view action)
     : path_(std::move(path)), fd_(::open(path_.c_str(), flags | O_CLOEXEC, 0666)) {
   if (fd_ < 0) throw_io(path_, action, errno);
 }
@@ -53,17 +132,29 @@ File::~File() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-File File::open_to_read(const std::filesystem::path& path) {
+File File::open_to_read(const fs::path& path) {
   File file(path, O_RDONLY | O_NONBLOCK, "open");
   (void)file.size();  // refuses what is not a regular file
   return file;
 }
 
-uint64_t File::size() const {
+struct stat File::status() const {
   struct stat info = {};
   if (::fstat(fd_, &info) != 0) throw_io(path_, "read its size", errno);
   if (!S_ISREG(info.st_mode)) throw IoError(fmt::format("{}: cannot read: not a regular file", path_.string()));
-  return static_cast<uint64_t>(info.st_size);
+  return info;
+}
+
+uint64_t File::size() const { return static_cast<uint64_t>(status().st_size); }
+
+uint64_t File::size_on_disk() const {
+  constexpr uint64_t kBlock = 512;  // whatever the file system's own is
+  return static_cast<uint64_t>(status().st_blocks) * kBlock;
+}
+
+FileVersion File::version() const {
+  const struct stat info = status();
+  return {static_cast<uint64_t>(info.st_size), info.st_mtim.tv_sec, info.st_mtim.tv_nsec};
 }
 
 size_t File::read(std::span<std::byte> bytes) {
@@ -114,29 +205,55 @@ void File::sync() {
   if (::fsync(fd_) != 0 && errno != EINVAL) throw_io(path_, "sync", errno);
 }
 
-void File::close() {
-  if (::close(std::exchange(fd_, -1)) != 0) throw_io(path_, "close", errno);
+TemporaryEntry::TemporaryEntry(const fs::path& directory, Kind kind, std::string_view owner)
+    : TemporaryEntry(make(directory.empty() ? "." : directory, kind, owner)) {}
+
+std::pair<fs::path, File> TemporaryEntry::make(const fs::path& directory, Kind kind, std::string_view owner) {
+  static std::atomic<unsigned> made = 0;
+  sweep_once(directory);
+  while (true) {
+    const std::string before = owner.empty() ? "" : fmt::format(".{}", owner);
+    fs::path path = directory / fmt::format("{}{}{}-{}{}", before, kTemporaryMark, ::getpid(), made++, kTemporaryEnd);
+    const bool is_directory = kind == Kind::directory;
+    const int flags = is_directory ? O_RDONLY | O_DIRECTORY : O_WRONLY | O_CREAT | O_EXCL;
+    const bool made_directory = is_directory && ::mkdir(path.c_str(), 0777) == 0;
+    const int descriptor = made_directory || !is_directory ? ::open(path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
+    if (descriptor < 0) {
+      // A name may be taken by what a process of the same number left, or writes in another container.
+      const bool is_taken = errno == EEXIST, is_swept = made_directory && errno == ENOENT;
+      if (is_taken || is_swept) continue;
+      throw_io(path, "create", errno);
+    }
+    File file(path, descriptor);
+    // Whoever sweeps has the lock while it does.
+    if (try_lock(descriptor) != Lock::held_by_others && is_there(descriptor, path)) return {std::move(path), std::move(file)};
+  }
 }
 
-ReplacementFile::ReplacementFile(const std::filesystem::path& target)
-    : target_(place_of(target)), aside_(free_name_beside(target_)), file_(aside_, O_WRONLY | O_CREAT | O_EXCL, "create") {
-  // What replaces a file is open to those who could open the file.
-  struct stat before = {};
-  if (::stat(target_.c_str(), &before) == 0) (void)::fchmod(file_.descriptor(), before.st_mode & 07777);
+TemporaryEntry::~TemporaryEntry() {
+  std::error_code ignored;
+  if (!moved_) fs::remove_all(path_, ignored);
 }
 
-ReplacementFile::~ReplacementFile() {
-  if (!moved_) ::unlink(aside_.c_str());
+void TemporaryEntry::move_to(const fs::path& target) {
+  if (::rename(path_.c_str(), target.c_str()) != 0) throw_io(target, fmt::format("move {} to it", path_.string()), errno);
+  moved_ = true;
 }
+
+ReplacementFile::ReplacementFile(const fs::path& target)
+    : target_(place_of(target)), aside_(target_.parent_path(), TemporaryEntry::Kind::file) {}
 
 void ReplacementFile::commit() {
-  file_.sync();
-  file_.close();
-  if (::rename(aside_.c_str(), target_.c_str()) != 0) throw_io(target_, fmt::format("move {} to it", aside_.string()), errno);
-  moved_ = true;
-  // The new name is on disk only once the directory is.
-  const std::filesystem::path directory = target_.has_parent_path() ? target_.parent_path() : ".";
-  File(directory, O_RDONLY | O_DIRECTORY, "open to sync").sync();
+  // What replaces a file is open to those who could open the file.
+  struct stat before = {};
+  const mode_t mode = ::stat(target_.c_str(), &before) == 0 ? before.st_mode & 07777 : mode_of_new_files();
+  (void)::fchmod(aside_.file().descriptor(), mode);  // some file systems have none
+  aside_.file().sync();
+  // Closed after it was moved: closing gives up the lock, and nobody may sweep it away between.
+  aside_.move_to(target_);
+  sync_names(target_.has_parent_path() ? target_.parent_path() : ".");
 }
+
+void sync_names(const fs::path& directory) { File(directory, O_RDONLY | O_DIRECTORY, "open to sync").sync(); }
 
 }  // namespace raffia

@@ -49,6 +49,10 @@ void require_sizes(const ImageFormat& format, std::span<const std::byte> header,
 void require_checksum(const ImageFormat& format, std::span<const std::byte> header, std::span<const std::byte> payload,
                       std::string_view where);
 
+// Refuses a large file that is hardly there, a few bytes on disk and else a hole: it would take memory that it never took on
+// disk.
+void require_on_disk(const ImageFormat& format, const File& file, std::string_view where);
+
 // The first header_size() bytes, or all there are.
 std::vector<std::byte> load_header(const ImageFormat& format, File& file);
 

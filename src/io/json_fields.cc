@@ -29,14 +29,12 @@ class StrictKeys {
  public:
   explicit StrictKeys(std::string_view where) : where_(where) {}
 
-  bool operator()(int depth, Json::parse_event_t event, Json& value) {
-    if (depth > kDeepest) throw FormatError(fmt::format("{}: nested deeper than {} levels", where_, kDeepest));
+  void operator()(Json::parse_event_t event, const Json& value) {
     if (event == Json::parse_event_t::object_start) keys_.emplace_back();
     if (event == Json::parse_event_t::object_end) keys_.pop_back();
     if (event == Json::parse_event_t::key && !keys_.back().insert(value.get<std::string>()).second) {
       throw FormatError(fmt::format("{}: field {} comes twice", where_, value.dump(-1, ' ', true)));
     }
-    return true;
   }
 
  private:
@@ -44,21 +42,39 @@ class StrictKeys {
   std::vector<std::set<std::string>> keys_;
 };
 
+// `seen` hears of every event; deep nesting is refused before anything of it is built.
+template <typename Tree, typename Seen>
+Tree parse_tree(std::string_view text, std::string_view where, int deepest, Seen seen) {
+  try {
+    return Tree::parse(text, [&](int depth, typename Tree::parse_event_t event, Tree& value) {
+      if (depth > deepest) throw FormatError(fmt::format("{}: nested deeper than {} levels", where, deepest));
+      seen(event, value);
+      return true;
+    });
+  } catch (const typename Tree::exception& error) {
+    throw FormatError(fmt::format("{}: is not JSON that can be read: {}", where, error.what()));
+  }
+}
+
+constexpr auto kNobodyListens = [](const auto&, const auto&) {};
+
 }  // namespace
+
+Json parse_json(std::string_view text, std::string_view where) {
+  return parse_tree<Json>(text, where, kDeepestJson, kNobodyListens);
+}
+
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view where) {
+  return parse_tree<nlohmann::ordered_json>(text, where, kDeepestJson, kNobodyListens);
+}
 
 JsonFields::JsonFields(Json object, std::string_view where, std::string prefix)
     : object_(std::move(object)), where_(where), prefix_(std::move(prefix)) {}
 
 JsonFields JsonFields::parse(std::string_view text, std::string_view where) {
-  StrictKeys strict(where);
-  try {
-    Json object =
-        Json::parse(text, [&strict](int depth, Json::parse_event_t event, Json& value) { return strict(depth, event, value); });
-    if (!object.is_object()) throw FormatError(fmt::format("{}: is {}, expected a JSON object", where, describe(object)));
-    return JsonFields(std::move(object), where);
-  } catch (const Json::exception& error) {
-    throw FormatError(fmt::format("{}: is not JSON that can be read: {}", where, error.what()));
-  }
+  Json object = parse_tree<Json>(text, where, kDeepest, StrictKeys(where));
+  if (!object.is_object()) throw FormatError(fmt::format("{}: is {}, expected a JSON object", where, describe(object)));
+  return JsonFields(std::move(object), where);
 }
 
 bool JsonFields::has(std::string_view name) const { return object_.contains(std::string(name)); }

@@ -17,6 +17,12 @@
 
 namespace raffia {
 
+// The one way to read JSON that comes from outside. Deep nesting would overflow the stack of what walks through the tree, and of
+// the tree's destructor. Throws FormatError, which begins with `where`, for what is not JSON or nested deeper than kDeepestJson.
+constexpr int kDeepestJson = 64;
+nlohmann::json parse_json(std::string_view text, std::string_view where);
+nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view where);
+
 class JsonFields {
  public:
   // One object; a key that comes twice and nesting beyond a few levels are refused.

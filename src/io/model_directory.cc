@@ -1,16 +1,17 @@
 #include "io/model_directory.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
+#include <span>
+#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "io/datasets.h"
-#include "io/file.h"
+#include "io/image.h"
 #include "io/safetensors.h"
 #include "raffia/error.h"
 
@@ -18,6 +19,13 @@ namespace raffia {
 namespace {
 
 namespace fs = std::filesystem;
+
+bool is_session_file(const fs::path& path) {
+  File file = File::open_to_read(path);
+  std::string first(kSessionImage.magic.size(), '\0');
+  first.resize(file.read(std::as_writable_bytes(std::span(first))));
+  return first == kSessionImage.magic;
+}
 
 // A name without a separator at its end, so that its parent is the directory that holds it.
 fs::path without_slash(fs::path path) { return path.has_filename() || !path.has_parent_path() ? path : path.parent_path(); }
@@ -32,11 +40,31 @@ void move_to(const fs::path& from, const fs::path& to) {
   if (error) throw_io(to, fmt::format("move {} to it", from.string()), error);
 }
 
-// New names are on disk only once their directory is.
-void sync_names(const fs::path& directory) { File(directory, O_RDONLY | O_DIRECTORY, "open to sync").sync(); }
-
 // All that a model directory may hold: what a new model does not bring goes with the old one.
 constexpr const char* kModelFiles[] = {kConfigFile, kWeightsFile, kTokenizerFile, "tokenizer.model", kClassesFile.data()};
+
+// Refuses a target that cannot be written to.
+fs::path require_target(const fs::path& target, const NewModelDirectory::Options& options) {
+  if (fs::exists(target) && !fs::is_directory(target)) {
+    throw IoError(fmt::format("{}: is a file, expected a directory or nothing", target.string()));
+  }
+  if (fs::exists(target / "trainer")) {
+    throw IoError(
+        fmt::format("{}: holds a training run, which is never written over: expected another directory", target.string()));
+  }
+  for (const char* name : kModelFiles) {
+    if (fs::exists(target / name) && !options.replace) {
+      throw IoError(fmt::format("{}: holds a model already (--force replaces it): {}", target.string(), name));
+    }
+  }
+  return target;
+}
+
+// Where files can be moved to their places: in the directory that is there, or beside the one that will be.
+std::pair<fs::path, std::string> place_aside(const fs::path& target) {
+  if (fs::exists(target)) return {target, ""};
+  return {target.parent_path(), target.filename().string()};
+}
 
 constexpr const char* kConfigSeal = "config";
 constexpr const char* kTokenizerSeal = "tokenizer";
@@ -66,48 +94,39 @@ void require_seals(const std::map<std::string, std::string>& metadata, const Mod
   if (tokenizer != 0) check(kTokenizerSeal, hexadecimal(tokenizer), "the tokenizer");
 }
 
-NewModelDirectory::NewModelDirectory(fs::path target, const Options& options) : target_(without_slash(std::move(target))) {
-  const bool exists = fs::exists(target_);
-  if (exists && !fs::is_directory(target_)) {
-    throw IoError(fmt::format("{}: is a file, expected a directory or nothing", target_.string()));
-  }
-  if (fs::exists(target_ / "trainer")) {
-    throw IoError(
-        fmt::format("{}: holds a training run, which is never written over: expected another directory", target_.string()));
-  }
-  for (const char* name : kModelFiles) {
-    if (fs::exists(target_ / name) && !options.replace) {
-      throw IoError(fmt::format("{}: holds a model already (--force replaces it): {}", target_.string(), name));
-    }
-  }
-  // Where files can be moved to their places: in the directory that is there, or beside the one that will be.
-  fs::path aside = exists ? target_ / fmt::format(".raffia-{}.tmp", ::getpid())
-                          : target_.parent_path() / fmt::format(".{}.raffia-{}.tmp", target_.filename().string(), ::getpid());
-  std::error_code error;
-  if (!fs::create_directory(aside, error)) {
-    throw_io(aside, "create", error ? error : std::make_error_code(std::errc::file_exists));
-  }
-  aside_ = std::move(aside);
+bool is_same_file(const fs::path& a, const fs::path& b) {
+  std::error_code ignored;
+  return fs::equivalent(a, b, ignored);
 }
 
-NewModelDirectory::~NewModelDirectory() {
+bool is_file_of_model(const fs::path& path, const fs::path& directory) {
+  const fs::path parent = path.has_parent_path() ? path.parent_path() : ".";
+  if (is_same_file(parent, directory) && std::ranges::find(kModelFiles, path.filename()) != std::end(kModelFiles)) return true;
+  // Other files too, and under other names: those of a training run, links.
   std::error_code ignored;
-  if (!aside_.empty()) fs::remove_all(aside_, ignored);
+  if (!fs::is_regular_file(path, ignored) || is_session_file(path)) return false;
+  for (fs::recursive_directory_iterator entry(directory, ignored), end; !ignored && entry != end; entry.increment(ignored)) {
+    if (is_same_file(entry->path(), path)) return true;
+  }
+  return false;
 }
+
+NewModelDirectory::NewModelDirectory(fs::path target, const Options& options)
+    : target_(require_target(without_slash(std::move(target)), options)),
+      aside_(place_aside(target_).first, TemporaryEntry::Kind::directory, place_aside(target_).second) {}
 
 void NewModelDirectory::commit() {
   const fs::path parent = target_.has_parent_path() ? target_.parent_path() : ".";
   if (!fs::exists(target_)) {
-    move_to(aside_, target_);
-    aside_.clear();
+    aside_.move_to(target_);
     sync_names(parent);
     return;
   }
   // Each file replaces its older one. Between these moves the checksums in the weight file tell that the files do not belong
   // together; nothing is removed before all are in place.
   std::vector<fs::path> names;
-  for (const fs::directory_entry& entry : fs::directory_iterator(aside_)) names.push_back(entry.path().filename());
-  for (const fs::path& name : names) move_to(aside_ / name, target_ / name);
+  for (const fs::directory_entry& entry : fs::directory_iterator(aside_.path())) names.push_back(entry.path().filename());
+  for (const fs::path& name : names) move_to(aside_.path() / name, target_ / name);
   for (const char* name : kModelFiles) {
     if (std::ranges::find(names, name) != names.end()) continue;
     std::error_code error;

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "io/file.h"
 #include "raffia/model_config.h"
 
 namespace raffia {
@@ -24,6 +25,13 @@ std::map<std::string, std::string> seals_of(const ModelConfig& config, uint64_t 
 void require_seals(const std::map<std::string, std::string>& metadata, const ModelConfig& config, uint64_t tokenizer,
                    std::string_view directory);
 
+// Both are there, and one file or directory, whatever their names: for those that must not write over what they read.
+bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b);
+
+// Whether writing to `path` would replace a part of the model in `directory`: a name that models use there, whether or not this
+// one has such a file, or any file in it but a saved session, under whatever name.
+bool is_file_of_model(const std::filesystem::path& path, const std::filesystem::path& directory);
+
 //   NewModelDirectory directory("model", {.replace = false});
 //   save_model_config(config, directory.path() / kConfigFile);
 //   ...
@@ -38,15 +46,15 @@ class NewModelDirectory {
 
   // Throws IoError. The parent of the target must exist; the target may.
   NewModelDirectory(std::filesystem::path target, const Options& options);
-  ~NewModelDirectory();
   NewModelDirectory(const NewModelDirectory&) = delete;
   NewModelDirectory& operator=(const NewModelDirectory&) = delete;
 
-  const std::filesystem::path& path() const { return aside_; }  // where files are written
+  const std::filesystem::path& path() const { return aside_.path(); }  // where files are written
   void commit();
 
  private:
-  std::filesystem::path target_, aside_;
+  std::filesystem::path target_;
+  TemporaryEntry aside_;
 };
 
 }  // namespace raffia

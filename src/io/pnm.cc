@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint32_t kMostExtent = 1 << 24, kMostValue = 65535;
 
-bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+bool is_pnm_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool is_decimal(char c) { return c >= '0' && c <= '9'; }
 
 class PnmReader {
@@ -28,7 +28,7 @@ class PnmReader {
     const uint64_t channels = kind == '2' || kind == '5' ? 1 : 3;
     const uint64_t width = number("the width", 1, kMostExtent), height = number("the height", 1, kMostExtent);
     most_ = number("the greatest value", 1, kMostValue);
-    if (at_ == bytes_.size() || !is_space(bytes_[at_])) refuse("white space is missing after the greatest value");
+    if (at_ == bytes_.size() || !is_pnm_space(bytes_[at_])) refuse("white space is missing after the greatest value");
     ++at_;
 
     // 2^48 values at most, and each takes a byte or more.
@@ -61,7 +61,7 @@ class PnmReader {
 
   // White space, and comments from # to the end of their line.
   void skip_space() {
-    while (at_ < bytes_.size() && (is_space(bytes_[at_]) || bytes_[at_] == '#')) {
+    while (at_ < bytes_.size() && (is_pnm_space(bytes_[at_]) || bytes_[at_] == '#')) {
       at_ = bytes_[at_] == '#' ? std::min(bytes_.find_first_of("\n\r", at_), bytes_.size()) : at_ + 1;
     }
   }
@@ -97,6 +97,8 @@ class PnmReader {
 
 FloatArray parse_pnm(std::string_view bytes, std::string_view where) { return PnmReader(bytes, where).read(); }
 
-FloatArray read_pnm(const std::filesystem::path& path) { return parse_pnm(read_data_file(path), path.string()); }
+FloatArray read_pnm(const std::filesystem::path& path) {
+  return parse_pnm(read_data_file(path, kMostBytesOfImage), path.string());
+}
 
 }  // namespace raffia

@@ -8,6 +8,7 @@
 #include "io/elements.h"
 #include "io/file.h"
 #include "io/image.h"
+#include "io/text.h"
 #include "raffia/error.h"
 
 namespace raffia {
@@ -212,16 +213,25 @@ SessionImage session_from_bytes(std::span<const std::byte> bytes, std::string_vi
   return image;
 }
 
-std::vector<std::byte> read_session_file(const std::filesystem::path& path) {
+std::vector<std::byte> read_session_file(const std::filesystem::path& path,
+                                         const std::function<uint64_t(const SessionHeader&)>& most_bytes) {
   File file = File::open_to_read(path);
-  // The header first: memory is not for what is no session, or not as long as it should be.
   const uint64_t total = file.size();
   std::vector<std::byte> bytes(std::min<uint64_t>(total, kSessionImage.header_size()));
   bytes.resize(file.read(bytes));
-  require_header(bytes, total, path.string());
-  const size_t header = bytes.size();
+  const std::vector<int64_t> fields = require_header(bytes, total, path.string());
+  const SessionHeader header{.fingerprint = std::bit_cast<uint64_t>(fields[0]), .position = fields[1]};
+  if (header.position < 0 || header.position > kMostPositions) {
+    throw FormatError(fmt::format("{}: position is {}, expected 0 to {}", path.string(), header.position, kMostPositions));
+  }
+  if (const uint64_t most = most_bytes ? most_bytes(header) : UINT64_MAX; total > most) {
+    throw FormatError(fmt::format("{}: has {} bytes, expected at most {}: a session of this model at position {} has no more",
+                                  path.string(), grouped(total), grouped(most), grouped(static_cast<uint64_t>(header.position))));
+  }
+  require_on_disk(kSessionImage, file, path.string());
+  const size_t begin = bytes.size();
   bytes.resize(total);
-  bytes.resize(header + file.read(std::span(bytes).subspan(header)));
+  bytes.resize(begin + file.read(std::span(bytes).subspan(begin)));
   return bytes;
 }
 

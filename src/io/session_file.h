@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <variant>
@@ -42,7 +43,17 @@ struct SessionImage {
 
 std::vector<std::byte> to_bytes(const SessionImage& image);
 SessionImage session_from_bytes(std::span<const std::byte> bytes, std::string_view where);  // throws FormatError
-std::vector<std::byte> read_session_file(const std::filesystem::path& path);                // throws IoError
+
+// What is known of a file before its payload is read.
+struct SessionHeader {
+  uint64_t fingerprint = 0;
+  int64_t position = 0;
+};
+// The whole file. `most_bytes` looks at its header and says how large it may be, header included; it may throw. Nothing is
+// allocated before that, nor for a large file that is hardly there (a few bytes on disk and else a hole). Throws IoError and
+// FormatError.
+std::vector<std::byte> read_session_file(const std::filesystem::path& path,
+                                         const std::function<uint64_t(const SessionHeader&)>& most_bytes = {});
 
 }  // namespace raffia
 

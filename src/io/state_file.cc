@@ -58,7 +58,9 @@ State State::load(const std::filesystem::path& path) {
   const uint64_t total = file.size();
   const std::string where = path.string();
   const std::vector<std::byte> header = load_header(kStateImage, file);
-  State state(parse_header(header, total, where));
+  const StateShape shape = parse_header(header, total, where);
+  require_on_disk(kStateImage, file, where);
+  State state(shape);
   const std::span<std::byte> payload = std::as_writable_bytes(std::span(state.data_));
   load_payload(kStateImage, file, payload, total, where);
   require_checksum(kStateImage, header, payload, where);

@@ -61,10 +61,12 @@ void write_file(const std::filesystem::path& path, std::string_view bytes) {
   file.commit();
 }
 
-std::string read_data_file(const std::filesystem::path& path) { return decompressed(read_file(path), path.string()); }
+std::string read_data_file(const std::filesystem::path& path, uint64_t limit) {
+  return decompressed(read_file(path), path.string(), limit);
+}
 
 std::string read_text_file(const std::filesystem::path& path) {
-  std::string text = read_data_file(path);
+  std::string text = read_data_file(path, kMostBytesOfText);
   if (text.empty()) throw FormatError(fmt::format("{}: is empty, expected text", path.string()));
   if (const auto why = why_not_text(text)) throw FormatError(fmt::format("{}: {}", path.string(), *why));
   return text;

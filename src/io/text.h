@@ -18,8 +18,15 @@ std::string read_file(const std::filesystem::path& path, uint64_t limit = UINT64
 // Replaces the file whole or leaves it as it was.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
-// Data, any bytes: the whole file, decompressed if it is gzip or xz. Throws IoError and FormatError.
-std::string read_data_file(const std::filesystem::path& path);
+// What a file may decompress to: a small file can ask for any amount of memory. Files that are not compressed take the memory
+// that they take on disk.
+constexpr uint64_t kMostBytesOfText = uint64_t{1} << 33;
+constexpr uint64_t kMostBytesOfDataset = uint64_t{1} << 32;  // of images, all in one file
+constexpr uint64_t kMostBytesOfImage = uint64_t{1} << 26;    // one alone
+
+// Data, any bytes: the whole file, decompressed if it is gzip or xz, to at most `limit` bytes. All that is read as data comes
+// through here or, from pipes and in constant memory, through cli::Input. Throws IoError and FormatError.
+std::string read_data_file(const std::filesystem::path& path, uint64_t limit);
 
 // The same for data that are UTF-8 without zero bytes and not empty. Throws FormatError that says where they are not.
 std::string read_text_file(const std::filesystem::path& path);

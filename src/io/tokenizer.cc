@@ -59,6 +59,12 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory
 
 std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view text, const std::filesystem::path& directory) {
   JsonFields fields = JsonFields::parse(text, (directory / kTokenizerFile).string());
+  if (!fields.has("kind") && fields.has("model")) {
+    throw FormatError(
+        fmt::format("{}: is a tokenizer of Hugging Face, which has the same name and another format: expected one of "
+                    "Raffia (raffia import hf makes a model directory)",
+                    fields.where()));
+  }
   const std::string kind = fields.string("kind");
   fields.integer("version", kVersion, kVersion);
   std::unique_ptr<Tokenizer> tokenizer;

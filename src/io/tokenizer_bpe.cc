@@ -92,6 +92,7 @@ class BpeTokenizer : public Tokenizer {
   int64_t vocabulary() const override { return static_cast<int64_t>(model_.pieces.size()); }
   int32_t begin() const override { return model_.begin; }
   int32_t end() const override { return model_.end; }
+  int32_t unknown() const override { return -1; }
   bool begins_texts() const override { return model_.begins_texts; }
   uint64_t fingerprint() const override { return tokenizer_fingerprint(kind(), fields().dump()); }
   void save(const std::filesystem::path& directory) const override { save_tokenizer_file(directory, kind(), fields()); }

@@ -35,6 +35,9 @@ std::unique_ptr<Tokenizer> scored_tokenizer_from(JsonFields& fields);
 std::unique_ptr<Tokenizer> bpe_tokenizer_from(JsonFields& fields);
 std::unique_ptr<Tokenizer> sp_tokenizer_from(JsonFields& fields, const std::filesystem::path& directory);
 
+// A SentencePiece model alone; `where` names it. Where SentencePiece is a module, only the module has it.
+std::unique_ptr<Tokenizer> sp_tokenizer_over(std::string model, std::string_view where);
+
 // Writes tokenizer.json: kind and version, then these fields.
 void save_tokenizer_file(const std::filesystem::path& directory, std::string_view kind, const nlohmann::ordered_json& fields);
 

@@ -57,6 +57,7 @@ class ScoredTokenizer : public Tokenizer {
   int64_t vocabulary() const override { return static_cast<int64_t>(pieces_.size()); }
   int32_t begin() const override { return kBeginPiece; }
   int32_t end() const override { return kEndPiece; }
+  int32_t unknown() const override { return kUnknownPiece; }
   bool begins_texts() const override { return true; }
   uint64_t fingerprint() const override { return tokenizer_fingerprint(kind(), fields().dump()); }
   void save(const std::filesystem::path& directory) const override { save_tokenizer_file(directory, kind(), fields()); }

@@ -12,6 +12,7 @@
 
 #include "core/check.h"
 #include "io/byte_pieces.h"
+#include "io/sentencepiece_model.h"
 #include "io/text.h"
 #include "io/tokenizer_kinds.h"
 #include "raffia/error.h"
@@ -133,6 +134,7 @@ class SpTokenizer : public Tokenizer {
   // Throws FormatError; `where` names the model.
   SpTokenizer(std::string model, std::string_view where) : model_(std::move(model)) {
     const auto refuse = [where](std::string_view what) { throw FormatError(fmt::format("{}: {}", where, what)); };
+    check_sentencepiece_model(model_, where);
     if (const auto status = processor_.LoadFromSerializedProto(model_); !status.ok()) {
       refuse(fmt::format("is not a SentencePiece model: {}", status.ToString()));
     }
@@ -274,6 +276,10 @@ std::unique_ptr<Tokenizer> train_sp_tokenizer(Texts texts, int64_t size) {
   return std::make_unique<SpTokenizer>(std::move(model), "train_tokenizer");
 }
 
+std::unique_ptr<Tokenizer> sp_tokenizer_over(std::string model, std::string_view where) {
+  return std::make_unique<SpTokenizer>(std::move(model), where);
+}
+
 std::unique_ptr<Tokenizer> sp_tokenizer_from(JsonFields& fields, const std::filesystem::path& directory) {
   if (const std::string name = fields.string("model"); name != kModelFile) {
     fields.refuse("model", fmt::format("is another file, expected \"{}\"", kModelFile));
@@ -285,7 +291,7 @@ std::unique_ptr<Tokenizer> sp_tokenizer_from(JsonFields& fields, const std::file
     throw FormatError(fmt::format("{}: has checksum {:016x}, expected {:016x} ({}): it is not the model that was saved",
                                   path.string(), found, checksum, kTokenizerFile));
   }
-  return std::make_unique<SpTokenizer>(std::move(model), path.string());
+  return sp_tokenizer_over(std::move(model), path.string());
 }
 
 }  // namespace raffia

@@ -150,17 +150,17 @@ bool is_in(std::span<const Range> ranges, uint32_t code) {
 
 }  // namespace
 
-bool is_letter(uint32_t code) {
+bool is_unicode_letter(uint32_t code) {
   if (code < 0x80) return (code | 0x20) >= 'a' && (code | 0x20) <= 'z';
   return is_in(kLetters, code);
 }
 
-bool is_number(uint32_t code) {
+bool is_unicode_number(uint32_t code) {
   if (code < 0x80) return code >= '0' && code <= '9';
   return is_in(kNumbers, code);
 }
 
-bool is_space(uint32_t code) {
+bool is_unicode_space(uint32_t code) {
   return (code >= 0x09 && code <= 0x0D) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
          (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F ||
          code == 0x3000;

@@ -7,9 +7,14 @@
 
 namespace raffia {
 
-bool is_letter(uint32_t code);
-bool is_number(uint32_t code);
-bool is_space(uint32_t code);
+bool is_unicode_letter(uint32_t code);
+bool is_unicode_number(uint32_t code);
+bool is_unicode_space(uint32_t code);
+
+// A byte is not a code point.
+bool is_unicode_letter(char) = delete;
+bool is_unicode_number(char) = delete;
+bool is_unicode_space(char) = delete;
 
 }  // namespace raffia
 

@@ -19,9 +19,9 @@ Next next(std::string_view text, size_t at) {
   if (at >= text.size()) return {Class::end, 0};
   if (text[at] == '\0') return {Class::other, 1};
   const Character character = character_at(text, at);
-  if (is_letter(character.code)) return {Class::letter, character.size};
-  if (is_number(character.code)) return {Class::number, character.size};
-  return {is_space(character.code) ? Class::space : Class::other, character.size};
+  if (is_unicode_letter(character.code)) return {Class::letter, character.size};
+  if (is_unicode_number(character.code)) return {Class::number, character.size};
+  return {is_unicode_space(character.code) ? Class::space : Class::other, character.size};
 }
 
 // Where a run of at most `most` characters of one kind ends.

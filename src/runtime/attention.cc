@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "core/check.h"
+#include "core/state_size.h"
+#include "core/window_layout.h"
 #include "estimators/estimator_options.h"
 #include "kernels/layer_ops.h"
 #include "raffia/error.h"
@@ -141,24 +143,47 @@ SelfAttention::SelfAttention(const ModelConfig& config, const Estimator& estimat
   }
 }
 
+std::variant<StateShape, WindowStateShape, SelfAttention::ExactKeys> SelfAttention::past_shape() const {
+  switch (estimator_.kind) {
+    case EstimatorKind::rfa:
+    case EstimatorKind::rfa_gate:
+      return StateShape{.batch = 1, .heads = map_->heads(), .features = map_->features(), .value_dim = dim_};
+    case EstimatorKind::hybrid:
+      return hybrid_state_shape(1, key_heads_, dim_, dim_, *map_, rotary_.has_value(), hybrid_options(estimator_));
+    case EstimatorKind::lara:
+      return causal_lara_state_shape(1, heads_, key_heads_, dim_, dim_, causal_lara_options(estimator_));
+    case EstimatorKind::eva:
+      return causal_eva_state_shape(1, heads_, key_heads_, dim_, dim_, causal_eva_options(estimator_));
+    default:
+      return ExactKeys{};
+  }
+}
+
+size_t SelfAttention::tail_size() const { return static_cast<size_t>(conv_ > 0 ? (conv_ - 1) * (width() + 2 * key_width()) : 0); }
+
 AttentionMemory SelfAttention::empty_memory() const {
-  const auto past = [&]() -> decltype(AttentionMemory::past) {
-    switch (estimator_.kind) {
-      case EstimatorKind::rfa:
-      case EstimatorKind::rfa_gate:
-        return State(*map_, {.batch = 1, .value_dim = dim_});
-      case EstimatorKind::hybrid:
-        return WindowState(hybrid_state_shape(1, key_heads_, dim_, dim_, *map_, rotary_.has_value(), hybrid_options(estimator_)));
-      case EstimatorKind::lara:
-        return WindowState(causal_lara_state_shape(1, heads_, key_heads_, dim_, dim_, causal_lara_options(estimator_)));
-      case EstimatorKind::eva:
-        return WindowState(causal_eva_state_shape(1, heads_, key_heads_, dim_, dim_, causal_eva_options(estimator_)));
-      default:
-        return KeyCache(key_heads_, dim_, estimator_.kind != EstimatorKind::window);
-    }
-  };
-  return {.past = past(),
-          .tail = std::vector<float>(static_cast<size_t>(conv_ > 0 ? (conv_ - 1) * (width() + 2 * key_width()) : 0))};
+  AttentionMemory memory{.past = KeyCache(key_heads_, dim_, estimator_.kind != EstimatorKind::window),
+                         .tail = std::vector<float>(tail_size())};
+  const auto shape = past_shape();
+  if (const auto* state = std::get_if<StateShape>(&shape)) memory.past = State(*state);
+  if (const auto* window = std::get_if<WindowStateShape>(&shape)) memory.past = WindowState(*window);
+  return memory;
+}
+
+std::optional<uint64_t> SelfAttention::memory_bytes(int64_t position) const {
+  const auto shape = past_shape();
+  constexpr int64_t kFloat = sizeof(float);
+  std::optional<int64_t> past;
+  if (const auto* state = std::get_if<StateShape>(&shape)) {
+    past = bytes_of(*state);
+  } else if (const auto* window = std::get_if<WindowStateShape>(&shape)) {
+    const auto layout = layout_of(*window);
+    if (layout) past = static_cast<int64_t>(layout->entry) * kFloat;
+  } else {
+    past = checked_product({2, cached_rows(position), key_width(), kFloat});
+  }
+  if (!past) return {};
+  return static_cast<uint64_t>(*past) + tail_size() * kFloat;
 }
 
 void SelfAttention::convolve(const Turn& turn, size_t index, Workspace& work) const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "kernels/layer_ops.h"
@@ -44,7 +45,9 @@ class SelfAttention : public Heads {
   SelfAttention(const ModelConfig& config, const Estimator& estimator, bool causal, WeightReader& weights,
                 const std::string& prefix);
 
-  AttentionMemory empty_memory() const;     // causal
+  AttentionMemory empty_memory() const;  // causal
+  // What a session takes for it that has read `position` tokens, without making one; nothing where that is no number.
+  std::optional<uint64_t> memory_bytes(int64_t position) const;
   int64_t cached_rows(int64_t next) const;  // of a KeyCache, before the token at position `next`
 
   // x [rows, E], normalised -> out [rows, E]. `index`: of this attention in the memory of a session.
@@ -65,6 +68,11 @@ class SelfAttention : public Heads {
   void attend_cached(const Inputs& in, const Turn& turn, KeyCache& cache, Workspace& work) const;
   void step_cached(const Inputs& in, const Turn& turn, int64_t row, KeyCache& cache, int threads) const;
   HybridInputs hybrid_inputs(const Inputs& in, bool step) const;
+
+  // Of the past that it remembers: exact keys and values where it is neither state.
+  struct ExactKeys {};
+  std::variant<StateShape, WindowStateShape, ExactKeys> past_shape() const;
+  size_t tail_size() const;  // floats that the short convolution still needs
 
   std::optional<Rotary> rotary_;
   int64_t conv_;                  // width of the short convolution; 0: none

@@ -3,6 +3,7 @@
 #include "raffia/model.h"
 #include "runtime/graph.h"
 #include "runtime/products.h"
+#include "runtime/sampler.h"
 
 namespace raffia {
 namespace {
@@ -37,6 +38,7 @@ std::vector<float> scores(const Graph& graph, const std::vector<float>& features
   const Turn turn{.rows = 1, .run = options};
   runtime::multiply(
       {{&graph.head(), features.data(), static_cast<int64_t>(features.size()), logits.data(), graph.config().classes}}, turn);
+  runtime::require_finite("classify", "class", logits);
   return logits;
 }
 

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "core/check.h"
+#include "io/model_directory.h"
 #include "io/safetensors.h"
+#include "io/text.h"
 #include "raffia/error.h"
 #include "runtime/products.h"
 
@@ -25,6 +28,7 @@ Graph::Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, 
   weights.expect_no_more();
   metadata_ = weights.file().metadata();
   data_begin_ = weights.file().data_begin();
+  header_checksum_ = data_checksum(image_.first(data_begin_));
   parameters_ = weights.parameters();
   weight_type_ = weights.types().size() == 1 ? name_of(*weights.types().begin()) : "mixed";
   copies_ = weights.take_copies();
@@ -73,7 +77,10 @@ void Graph::make_parts(WeightReader& weights) {
 }
 
 uint64_t Graph::checksum() const {
-  std::call_once(hashed_, [this] { data_checksum_ = data_checksum(image_.subspan(data_begin_)); });
+  std::call_once(hashed_, [this] {
+    data_checksum_ = data_checksum(image_.subspan(data_begin_));
+    is_hashed_ = true;
+  });
   return data_checksum_;
 }
 
@@ -82,10 +89,35 @@ void Graph::require_checksum() const {
       metadata_, [this] { return checksum(); }, where_);
 }
 
+void Graph::require_unchanged() const {
+  if (file_ == nullptr || file_->is_untouched()) return;
+  // Somebody may have touched it and left its bytes as they were.
+  if (is_hashed_ && file_->has_its_size() && data_checksum(image_.first(data_begin_)) == header_checksum_ &&
+      data_checksum(image_.subspan(data_begin_)) == data_checksum_) {
+    return;
+  }
+  throw FormatError(fmt::format(
+      "{}: was changed while it was memory-mapped, and what was computed since may be wrong: replace weights by renaming a new "
+      "file over them, or load them with --no-mmap (LoadOptions::map)",
+      where_));
+}
+
+void Graph::require_session_bytes(uint64_t most) const {
+  if (!decoder_) return;
+  constexpr uint64_t kAlways = uint64_t{256} << 20, kTimesWeights = 8;
+  if (most == 0) most = std::max<uint64_t>(kAlways, kTimesWeights * image_.size());
+  if (const uint64_t bytes = decoder_->memory_bytes(0); bytes > most) {
+    throw FormatError(fmt::format(
+        "{}: a session of this model takes {} bytes from the start, expected at most {} (LoadOptions::max_session_bytes): check "
+        "window, samples and features of the estimators in {}",
+        where_, grouped(bytes), grouped(most), kConfigFile));
+  }
+}
+
 uint64_t Graph::fingerprint() const {
   // The header too: names and shapes give the data their meaning.
-  const std::string text = fmt::format("{}{:016x}{:016x}{:016x}", to_json(config_), data_checksum(image_.first(data_begin_)),
-                                       checksum(), tokenizer_ ? tokenizer_->fingerprint() : 0);
+  const std::string text = fmt::format("{}{:016x}{:016x}{:016x}", to_json(config_), header_checksum_, checksum(),
+                                       tokenizer_ ? tokenizer_->fingerprint() : 0);
   return data_checksum(std::as_bytes(std::span(text)));
 }
 

@@ -2,6 +2,7 @@
 #ifndef RAFFIA_RUNTIME_GRAPH_H_
 #define RAFFIA_RUNTIME_GRAPH_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -42,6 +43,8 @@ class Graph {
   uint64_t fingerprint() const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }  // of the weight file
   void require_checksum() const;                                                    // throws FormatError
+  void require_unchanged() const;                                                   // likewise: Model::require_unchanged
+  void require_session_bytes(uint64_t most) const;                                  // likewise: LoadOptions::max_session_bytes
   size_t weight_bytes() const { return image_.size(); }
   int64_t parameters() const { return parameters_; }
   std::string_view weight_type() const { return weight_type_; }
@@ -73,8 +76,9 @@ class Graph {
   int64_t parameters_ = 0;
   std::string_view weight_type_;
   std::map<std::string, std::string> metadata_;
-  uint64_t data_begin_ = 0;
+  uint64_t data_begin_ = 0, header_checksum_ = 0;
   mutable std::once_flag hashed_;
+  mutable std::atomic<bool> is_hashed_ = false;
   mutable uint64_t data_checksum_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "core/check.h"
+#include "io/file.h"
 #include "io/model_directory.h"
 #include "raffia/error.h"
 #include "runtime/graph.h"
@@ -14,7 +15,18 @@ using runtime::Graph;
 Model::Model(std::unique_ptr<const Graph> graph) : graph_(std::move(graph)) {}
 Model::~Model() = default;
 
-std::shared_ptr<const Model> Model::load(const std::filesystem::path& directory) {
+namespace {
+
+std::vector<std::byte> bytes_of(const std::filesystem::path& path) {
+  File file = File::open_to_read(path);
+  std::vector<std::byte> bytes(file.size());
+  bytes.resize(file.read(bytes));
+  return bytes;
+}
+
+}  // namespace
+
+std::shared_ptr<const Model> Model::load(const std::filesystem::path& directory, const LoadOptions& options) {
   const ModelConfig config = load_model_config(directory / kConfigFile);
   const std::filesystem::path weights = directory / kWeightsFile;
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -25,8 +37,10 @@ std::shared_ptr<const Model> Model::load(const std::filesystem::path& directory)
                                     tokenizer->vocabulary(), config.vocabulary));
     }
   }
-  auto graph = std::make_unique<const Graph>(config, std::make_unique<const MappedFile>(weights), std::vector<std::byte>(),
-                                             std::move(tokenizer), weights.string());
+  auto graph = std::make_unique<const Graph>(config, options.map ? std::make_unique<const MappedFile>(weights) : nullptr,
+                                             options.map ? std::vector<std::byte>() : bytes_of(weights), std::move(tokenizer),
+                                             weights.string());
+  graph->require_session_bytes(options.max_session_bytes);
   require_seals(graph->metadata(), config, graph->tokenizer() == nullptr ? 0 : graph->tokenizer()->fingerprint(),
                 directory.string());
   graph->require_checksum();
@@ -35,9 +49,12 @@ std::shared_ptr<const Model> Model::load(const std::filesystem::path& directory)
 
 std::shared_ptr<const Model> Model::over(const ModelConfig& config, std::vector<std::byte> safetensors,
                                          std::shared_ptr<const Tokenizer> tokenizer, std::string_view where) {
-  return std::shared_ptr<const Model>(
-      new Model(std::make_unique<const Graph>(config, nullptr, std::move(safetensors), std::move(tokenizer), where)));
+  auto graph = std::make_unique<const Graph>(config, nullptr, std::move(safetensors), std::move(tokenizer), where);
+  graph->require_session_bytes(LoadOptions{}.max_session_bytes);
+  return std::shared_ptr<const Model>(new Model(std::move(graph)));
 }
+
+void Model::require_unchanged() const { graph_->require_unchanged(); }
 
 const ModelConfig& Model::config() const { return graph_->config(); }
 

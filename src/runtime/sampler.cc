@@ -11,11 +11,20 @@
 
 namespace raffia::runtime {
 
+void require_finite(std::string_view function, std::string_view noun, std::span<const float> logits) {
+  const auto bad = std::ranges::find_if_not(logits, [](float logit) { return std::isfinite(logit); });
+  if (bad == logits.end()) return;
+  throw Error(fmt::format("{}: the logit of {} {} is {}, expected a finite number: the weights of the model are damaged",
+                          function, noun, bad - logits.begin(), std::isnan(*bad) ? "nan" : fmt::format("{}", *bad)));
+}
+
 double log_sum(std::span<const float> logits) {
   const double most = *std::ranges::max_element(logits);
   double sum = 0;
   for (const float logit : logits) sum += std::exp(logit - most);
-  return most + std::log(sum);
+  const double result = most + std::log(sum);
+  if (!std::isfinite(result)) require_finite("log probability", "token", logits);
+  return result;
 }
 
 std::vector<int32_t> largest(std::span<const float> logits, int64_t count) {
@@ -24,7 +33,8 @@ std::vector<int32_t> largest(std::span<const float> logits, int64_t count) {
   const auto kept = static_cast<ptrdiff_t>(std::clamp<int64_t>(count, 0, static_cast<int64_t>(ids.size())));
   const auto before = [&](int32_t a, int32_t b) {
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-    return x > y || (x == y && a < b);
+    if (std::isnan(x) != std::isnan(y)) return std::isnan(y);
+    return x > y || (!(x < y) && a < b);
   };
   std::partial_sort(ids.begin(), ids.begin() + kept, ids.end(), before);
   ids.resize(static_cast<size_t>(kept));
@@ -32,11 +42,7 @@ std::vector<int32_t> largest(std::span<const float> logits, int64_t count) {
 }
 
 int32_t choose(std::span<const float> logits, std::span<const int32_t> recent, const SamplingOptions& options, uint64_t draw) {
-  const auto bad = std::ranges::find_if_not(logits, [](float logit) { return std::isfinite(logit); });
-  if (bad != logits.end()) {
-    throw Error(fmt::format("sample: the logit of token {} is {}, expected a finite number: the weights of the model are damaged",
-                            bad - logits.begin(), *bad));
-  }
+  require_finite("sample", "token", logits);
   std::vector<float> penalised;
   if (options.repetition_penalty != 1 && !recent.empty()) {
     penalised.assign(logits.begin(), logits.end());

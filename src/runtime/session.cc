@@ -363,6 +363,7 @@ void Session::rollback(int64_t tokens) {
 
 std::vector<std::byte> Session::to_bytes() const {
   const Impl& self = *impl_;
+  self.model->require_unchanged();
   SessionImage image{.fingerprint = self.model->fingerprint(),
                      .position = self.position,
                      .draws = self.draws,
@@ -387,8 +388,36 @@ std::vector<std::byte> Session::to_bytes() const {
 
 void Session::save(const std::filesystem::path& path) const { save_image(path, to_bytes()); }
 
+namespace {
+
+void require_fingerprint(uint64_t found, const Model& model, std::string_view where) {
+  require(found == model.fingerprint(),
+          "{}: the session belongs to a model with fingerprint {:016x}, expected {:016x} (this model)", where, found,
+          model.fingerprint());
+}
+
+// The largest file that a session of this model can have at this position.
+uint64_t most_bytes_of_file(const Graph& graph, int64_t position) {
+  constexpr uint64_t kFrame = uint64_t{1} << 20;          // headers, sampling, the longest list of recent tokens
+  constexpr uint64_t kFrameOfMemory = uint64_t{1} << 10;  // header and shape of one
+  const uint64_t memory = graph.decoder().memory_bytes(position);
+  const auto rest = kFrame + static_cast<uint64_t>(graph.config().layers) * kFrameOfMemory +
+                    static_cast<uint64_t>(graph.config().vocabulary) * sizeof(float);
+  return memory > UINT64_MAX - rest ? UINT64_MAX : memory + rest;
+}
+
+}  // namespace
+
 Session Session::restore(std::shared_ptr<const Model> model, const std::filesystem::path& path, const SessionOptions& options) {
-  return from_bytes(std::move(model), read_session_file(path), options, path.string());
+  require(model != nullptr, "Session::restore: model is null");
+  model->graph().require_task("Session::restore", Task::lm);
+  const auto fits = [&](const SessionHeader& header) {
+    require_fingerprint(header.fingerprint, *model, path.string());
+    if (const int64_t room = model->graph().decoder().most_positions(); room > 0 && header.position > room) return uint64_t{0};
+    return most_bytes_of_file(model->graph(), header.position);
+  };
+  const std::vector<std::byte> bytes = read_session_file(path, fits);
+  return from_bytes(std::move(model), bytes, options, path.string());
 }
 
 Session Session::from_bytes(std::shared_ptr<const Model> model, std::span<const std::byte> bytes, const SessionOptions& options,
@@ -396,9 +425,7 @@ Session Session::from_bytes(std::shared_ptr<const Model> model, std::span<const 
   SessionImage image = session_from_bytes(bytes, where);
   Session session(std::move(model), options);
   Impl& self = *session.impl_;
-  require(image.fingerprint == self.model->fingerprint(),
-          "{}: the session belongs to a model with fingerprint {:016x}, expected {:016x} (this model)", where, image.fingerprint,
-          self.model->fingerprint());
+  require_fingerprint(image.fingerprint, *self.model, where);
   // The fingerprint fits, so anything that does not is damage that the checksum did not see.
   const auto vocabulary = static_cast<size_t>(self.graph().config().vocabulary);
   const auto refuse = [&](std::string_view what) {

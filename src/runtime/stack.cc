@@ -74,6 +74,16 @@ Memory Stack::empty_memory() const {
   return memory;
 }
 
+uint64_t Stack::memory_bytes(int64_t position) const {
+  uint64_t total = 0;
+  for (const Layer& layer : layers_) {
+    const std::optional<uint64_t> bytes = layer.attention.memory_bytes(position);
+    if (!bytes || *bytes > UINT64_MAX - total) return UINT64_MAX;
+    total += *bytes;
+  }
+  return total;
+}
+
 Source Stack::read_source(const float* encoded, int64_t rows, const RunOptions& run) const {
   Source source;
   for (const Layer& layer : layers_) source.push_back(layer.cross->read_source(encoded, rows, run));

@@ -32,6 +32,8 @@ class Stack {
   Stack(const ModelConfig& config, const Options& options, WeightReader& weights, const std::string& prefix);
 
   Memory empty_memory() const;
+  // What that takes once `position` tokens are read, without making it; UINT64_MAX where it is no number.
+  uint64_t memory_bytes(int64_t position) const;
   int64_t cached_rows(size_t layer, int64_t position) const { return layers_[layer].attention.cached_rows(position); }
   Source read_source(const float* encoded, int64_t rows, const RunOptions& run) const;
   int64_t most_positions() const { return most_positions_; }  // 0: any number

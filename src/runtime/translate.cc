@@ -57,6 +57,7 @@ std::vector<Candidate> continuations(const std::vector<Hypothesis>& beam, std::s
   std::vector<Candidate> found;
   for (size_t b = 0; b < beam.size(); ++b) {
     const std::span<const float> row = logits.subspan(b * vocabulary, vocabulary);
+    runtime::require_finite("translate", "token", row);
     const double sum = runtime::log_sum(row);
     for (const int32_t id : runtime::largest(row, static_cast<int64_t>(count))) {
       found.push_back({b, id, beam[b].log_probability + row[static_cast<size_t>(id)] - sum});

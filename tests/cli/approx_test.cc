@@ -258,6 +258,12 @@ TEST_F(Approx, BadInputsAreFailuresThatNameTheFile) {
   expect_failure(line + " " + q + " " + q, line + ": shape [96], expected [T, D], [T, H, D] or [B, T, H, D]");
   expect_failure(none + " " + q + " " + q, none + ": shape [0, 8], expected at least one element");
   expect_failure(q + " " + heads + " " + heads, q + ": 1 heads, expected a multiple of 3");
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    std::vector<float> values = normals(12 * 8, 1);
+    values[3 * 8 + 5] = bad;
+    const std::string broken = write_npy("broken.npy", "(12, 8)", values);
+    expect_failure(q + " " + q + " " + broken, broken + ": element [3, 5] is ");
+  }
   expect_failure(q + " " + q + " " + (directory_ / "missing.npy").string(), "missing.npy: cannot open");
   expect_failure(q, q + ": ");  // not safetensors
 }
@@ -318,6 +324,33 @@ TEST_F(Approx, PlotsErrorAgainstSamplesAndTime) {
     EXPECT_NE(svg.find("rfa:map=positive"), std::string::npos) << name;
     EXPECT_NE(svg.find("mean of values"), std::string::npos) << name;
   }
+}
+
+// No part of a name is a command, and none is left out. Without a shell, which would be one more that reads it.
+TEST_F(Approx, NamesOfPicturesMayHoldAnyCharacter) {
+  const fs::path plots = directory_ / "a\n'\"`touch bad`$(touch bad)";
+  fs::create_directories(plots);
+  const std::string name = "b\nsystem 'touch bad'\n!touch bad\n";
+  std::vector<std::string> words = {"raffia", "approx", "--estimators", "softmax", "--plot", (plots / name).string()};
+  std::istringstream tiny(kTiny);
+  for (std::string word; tiny >> word;) words.push_back(word);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const std::string command = raffia::raffia_command();
+    if (::chdir(directory_.c_str()) == 0 && std::freopen("/dev/null", "w", stdout) != nullptr)
+      ::execv(command.c_str(), arguments.data());
+    ::_exit(127);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  std::set<std::string> files;
+  for (const auto& entry : fs::directory_iterator(plots)) files.insert(entry.path().filename());
+  EXPECT_EQ(files, (std::set<std::string>{name + ".svg", name + ".png", name + "-time.svg", name + "-time.png"}));
+  EXPECT_FALSE(fs::exists(directory_ / "bad"));
 }
 
 TEST_F(Approx, ShowsTheMatrixOfEachEstimatorBesideTheExactOne) {

@@ -174,6 +174,65 @@ TEST_F(Generate, StatesReplaceFilesAndNothingElse) {
   EXPECT_TRUE(fs::is_fifo(directory_.path() / "pipe"));
 }
 
+TEST_F(Generate, AStateNeverReplacesTheModelOrThePrompt) {
+  namespace fs = std::filesystem;
+  const std::string lm = model("lm-gate");
+  const fs::path directory = directory_.path() / "lm-gate";
+  fs::create_symlink(directory / "model.safetensors", directory_.path() / "link");
+  directory_.write("prompt", "abc");
+  const std::string weights = contents(directory / "model.safetensors");
+  for (const std::string name : {"lm-gate/model.safetensors", "lm-gate/config.json", "lm-gate/classes.txt", "link"}) {
+    expect_refused(2, "generate " + lm + " --prompt abc --tokens 3 --state-out " + file(name), "is a file of the model");
+    expect_refused(2, "state save " + lm + " " + file(name) + " --prompt abc", "is a file of the model");
+  }
+  expect_refused(2, "state save " + lm + " " + file("prompt") + " --prompt-file " + file("prompt"), "is the prompt");
+  EXPECT_EQ(contents(directory / "model.safetensors"), weights);
+  EXPECT_EQ(contents(directory_.path() / "prompt"), "abc");
+  // A state in the directory, and a state over a state, are fine.
+  for (int time = 0; time < 2; ++time) {
+    EXPECT_EQ(raffia("state save " + lm + " " + file("lm-gate/story.state") + " --prompt abc").exit_code, 0);
+  }
+}
+
+TEST_F(Generate, CompressedPromptsAreWhatTheyWereBefore) {
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += i % 7 == 0 ? "abc \n" : "hi ";
+  directory_.write("plain", text);
+  ASSERT_EQ(std::system(("cd '" + directory_.path().string() + "' && gzip -k plain && xz -k plain").c_str()), 0);
+  const std::string arguments = "generate " + model("lm-gate") + " --greedy --tokens 9 --prompt-file ";
+  const json expected = json_of(arguments + file("plain"));
+  for (const std::string name : {"plain.gz", "plain.xz"}) {
+    const json found = json_of(arguments + file(name));
+    EXPECT_EQ(found["ids"], expected["ids"]) << name;
+    EXPECT_EQ(found["prompt_tokens"], expected["prompt_tokens"]) << name;
+    EXPECT_EQ(json_of(arguments + "-", "cat " + file(name) + " |")["ids"], expected["ids"]) << name;
+    EXPECT_EQ(json_of("state save " + model("lm-gate") + " " + file("s") + " --prompt-file " + file(name))["position"],
+              expected["prompt_tokens"]);
+  }
+  const std::string half = contents(directory_.path() / "plain.gz").substr(0, 40);
+  directory_.write("cut.gz", half);
+  const Result cut = raffia(arguments + file("cut.gz"));
+  EXPECT_EQ(cut.exit_code, 1);
+  EXPECT_NE(cut.err.find("cut.gz: is not sound gzip at byte 40: it is cut off"), std::string::npos) << cut.err;
+}
+
+TEST_F(Generate, CharactersThatTheVocabularyDoesNotKnowAreToldOnce) {
+  const Result result = raffia("generate " + model("lm-gate") + " --greedy --tokens 3 --prompt 'axbyxz'");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err.rfind("4 characters are not in the vocabulary and were read as unknown tokens: \"x\", \"y\", \"z\"\n", 0),
+            0U)
+      << result.err;
+  EXPECT_EQ(raffia("generate " + model("lm-gate") + " --greedy --tokens 3 --prompt abc").err.find("vocabulary"),
+            std::string::npos);
+  const Result saved = raffia("state save " + model("lm-gate") + " " + file("s") + " --prompt 'abX'");
+  EXPECT_EQ(saved.err, "1 character is not in the vocabulary and was read as an unknown token: \"X\"\n");
+}
+
+TEST_F(Generate, WeightsThatAreCopiedGiveTheSameText) {
+  const std::string arguments = "generate " + model("lm-gate") + " --prompt abc --greedy --tokens 20";
+  EXPECT_EQ(raffia(arguments + " --no-mmap").out, raffia(arguments).out);
+}
+
 TEST_F(Generate, WithoutStdinThePromptIsEmpty) {
   const std::string arguments = "generate " + model("lm-gate") + " --greedy --tokens 9";
   EXPECT_EQ(run_raffia(directory_.path(), arguments + " <&-", "").out, raffia(arguments).out);

@@ -129,6 +129,28 @@ TEST_F(Classify, ClassesHaveNamesAndFilesAreReadLikeStdin) {
   expect_refused(1, "classify " + name, "classes.txt: names 2 classes, the model has 3");
 }
 
+TEST_F(Classify, CompressedFilesAndStdinAreWhatTheyWereBefore) {
+  directory_.write("lines", "abc\nfed cab\n\n");
+  ASSERT_EQ(std::system(("cd '" + directory_.path().string() + "' && gzip -k lines && xz -k lines").c_str()), 0);
+  const std::string classifier = "classify " + model("classify-softmax") + " ",
+                    translator = "translate " + model("translate-gate");
+  const std::string classes = raffia(classifier + file("lines")).out,
+                    lines = raffia(translator, "cat " + file("lines") + " |").out;
+  EXPECT_EQ(lines_of(classes).size(), 3U);
+  for (const std::string name : {"lines.gz", "lines.xz"}) {
+    EXPECT_EQ(raffia(classifier + file(name)).out, classes);
+    EXPECT_EQ(raffia(classifier + "--whole " + file(name)).out, raffia(classifier + "--whole " + file("lines")).out);
+    EXPECT_EQ(raffia(classifier, "cat " + file(name) + " |").out, classes);
+    EXPECT_EQ(raffia(translator, "cat " + file(name) + " |").out, lines);
+  }
+}
+
+TEST_F(Classify, UnknownCharactersAreToldOnce) {
+  const std::string said = "2 characters are not in the vocabulary and were read as unknown tokens: \"X\", \"Y\"\n";
+  EXPECT_EQ(raffia("classify " + model("classify-softmax"), R"(printf 'abX\nY\n' |)").err, said);
+  EXPECT_EQ(raffia("translate " + model("translate-gate"), R"(printf 'abX\nY\n' |)").err, said);
+}
+
 TEST_F(Classify, PairsComeWithATabBetween) {
   const std::string base = "classify " + model("pairs-mixed");
   const std::vector<std::string> lines = lines_of(raffia(base, R"(printf 'abc\tdef\ndef\tabc\n' |)").out);

@@ -27,6 +27,8 @@ constexpr std::string_view kXz(
     "\x00\x00\x00\x04\x59\x5A",
     68);
 
+constexpr uint64_t kLimit = 1 << 20;
+
 std::string big_endian(uint32_t number) {
   return {static_cast<char>(number >> 24), static_cast<char>(number >> 16), static_cast<char>(number >> 8),
           static_cast<char>(number)};
@@ -43,19 +45,19 @@ TEST(Compressed, FilesAreKnownByTheirFirstBytes) {
   EXPECT_EQ(read_text_file(directory.write("a.gz", kGzip)), "two\nlines\n");
   EXPECT_EQ(read_text_file(directory.write("a.xz", kXz)), "two\nlines\n");
   EXPECT_EQ(read_text_file(directory.write("b", std::string(kGzip) + std::string(kGzip))), "two\nlines\ntwo\nlines\n");
-  EXPECT_EQ(decompressed("plain", "here"), "plain");
+  EXPECT_EQ(decompressed("plain", "here", kLimit), "plain");
 }
 
 TEST(Compressed, EveryFlippedByteAndEveryCutIsRefusedOrHarmless) {
   for (const std::string_view whole : {kGzip, kXz}) {
     for (size_t size = 6; size < whole.size(); ++size) {
-      EXPECT_THROW((void)decompressed(std::string(whole.substr(0, size)), "here"), FormatError) << size;
+      EXPECT_THROW((void)decompressed(std::string(whole.substr(0, size)), "here", kLimit), FormatError) << size;
     }
     for (size_t at = 6; at < whole.size(); ++at) {
       std::string damaged(whole);
       damaged[at] = static_cast<char>(damaged[at] ^ 0x10);
       try {
-        EXPECT_EQ(decompressed(damaged, "here"), "two\nlines\n") << at;  // bytes 8 and 9 of gzip are notes
+        EXPECT_EQ(decompressed(damaged, "here", kLimit), "two\nlines\n") << at;  // bytes 8 and 9 of gzip are notes
       } catch (const FormatError& error) {
         EXPECT_EQ(std::string(error.what()).rfind("here: is not sound ", 0), 0U) << error.what();
       }
@@ -63,6 +65,44 @@ TEST(Compressed, EveryFlippedByteAndEveryCutIsRefusedOrHarmless) {
     EXPECT_NE(refusal<FormatError>([&] { (void)decompressed(std::string(whole), "here", 9); }).find("more than 9 bytes"),
               std::string::npos);
   }
+}
+
+TEST(Compressed, PiecesOfAnySizeGiveTheSame) {
+  const std::string two = "two\nlines\ntwo\nlines\n";
+  for (const std::string_view once : {kGzip, kXz}) {
+    const std::string bytes = std::string(once) + std::string(once);
+    for (const size_t given : {1, 2, 7, 1000}) {
+      for (const size_t taken : {1, 3, 1000}) {
+        Decompressor decompressor(*compression_of(bytes, true), "here");
+        std::string output, held;
+        size_t at = 0;
+        for (bool ended = false; !ended;) {
+          if (held.empty()) {
+            held = bytes.substr(at, given);
+            at += held.size();
+          }
+          std::string_view left = held;
+          const size_t before = output.size();
+          ended = decompressor.run(left, at == bytes.size(), output, taken);
+          ASSERT_LE(output.size(), before + taken);
+          held.erase(0, held.size() - left.size());
+        }
+        EXPECT_EQ(output, two) << given << " and " << taken;
+      }
+    }
+  }
+}
+
+TEST(Compressed, ShortBeginsAreToldOnlyWhenTheyMustBe) {
+  EXPECT_EQ(compression_of("", false), std::nullopt);
+  EXPECT_EQ(compression_of("\x1F", false), std::nullopt);
+  EXPECT_EQ(compression_of("\xFD"
+                           "7zX",
+                           false),
+            std::nullopt);
+  EXPECT_EQ(compression_of("\x1F", true), Compression::none);
+  EXPECT_EQ(compression_of("a", false), Compression::none);  // nobody at a terminal has to type six characters
+  EXPECT_EQ(compression_of("\x1F\x8B", false), Compression::gzip);
 }
 
 TEST(LabelledTexts, ColumnsAreChosen) {

@@ -1,5 +1,6 @@
 #include "raffia/tokenizer.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "io/text.h"
+#include "io/tokenizer_kinds.h"
 #include "raffia/error.h"
 #include "raffia/random.h"
 #include "support/refusal.h"
@@ -233,6 +235,7 @@ TEST(Tokenizer, BrokenFilesAreRefusedByNameAndField) {
   expect(R"({"kind":"bytes","version":1})", "field \"kind\" is \"bytes\", expected byte, char, word, sp, bpe or scored");
   expect(R"({"kind":"byte","version":1,"words":[]})", "field \"words\" is not known here");
   expect(R"({"kind":"char","version":1,"characters":""})", "field \"characters\" is empty");
+  expect(R"({"version":"1.0","added_tokens":[],"model":{"type":"BPE"}})", "is a tokenizer of Hugging Face");
   expect(R"({"kind":"char","version":1,"characters":"aba"})", "out of order at byte 2: U+0061 after U+0062");
   expect(R"({"kind":"char","version":1,"characters":"\u0000"})", "is not text at byte 0");
   expect(R"({"kind":"word","version":1,"words":[]})", "begins with another word");
@@ -252,6 +255,35 @@ TEST(Tokenizer, DamagedModelOfPiecesIsRefused) {
   EXPECT_NE(said.find("tokenizer.model: has checksum"), std::string::npos) << said;
   std::filesystem::remove(directory.path() / "tokenizer.model");
   EXPECT_THROW((void)load_tokenizer(directory.path()), IoError);
+}
+
+// A field of protobuf: bytes with their number and length, which is below 128.
+std::string message(int number, const std::string& bytes) {
+  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
+}
+
+// SentencePiece would crash when it encodes with these; their checksums are right.
+TEST(Tokenizer, ModelsOfPiecesThatReplaceCharactersAreRefused) {
+  const TemporaryDirectory directory("tokenizer_test");
+  trained("sp:300", some_text(500, 7))->save(directory.path());
+  const std::string model = read_file(directory.path() / "tokenizer.model");
+  const auto said_of = [&](const std::string& bytes) {
+    directory.write("tokenizer.model", bytes);
+    return refusal<FormatError>([&] {
+      const std::string json = fmt::format(R"({{"kind":"sp","version":1,"model":"tokenizer.model","checksum":{}}})",
+                                           tokenizer_fingerprint("sp", bytes));
+      (void)tokenizer_from_json(json, directory.path())->encode("some text");
+    });
+  };
+  EXPECT_EQ(said_of(model), "accepted");
+  for (const int spec : {3, 5}) {  // normalizer_spec, denormalizer_spec
+    const std::string said = said_of(model + message(spec, message(2, std::string(40, '\xFF'))));
+    EXPECT_NE(said.find("tokenizer.model: replaces characters by a table (precompiled_charsmap)"), std::string::npos) << said;
+  }
+  EXPECT_NE(said_of(model + message(2, "\x18\x01")).find("has model type 1, expected 2"), std::string::npos);
+  EXPECT_NE(said_of(model + "\x1B").find("a field is of no known type"), std::string::npos);
+  EXPECT_NE(said_of(model + "\x1A\x7F").find("a field is cut off"), std::string::npos);
+  EXPECT_NE(said_of(model + "\x80").find("a number is cut off"), std::string::npos);
 }
 
 }  // namespace

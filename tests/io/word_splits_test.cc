@@ -15,19 +15,19 @@ using Words = std::vector<std::string_view>;
 
 TEST(UnicodeClasses, TellLettersNumbersAndSpaces) {
   for (const uint32_t letter : {0x41U, 0x7AU, 0xAAU, 0xDFU, 0x3B1U, 0x4E00U, 0x9FFFU, 0xAC00U, 0x1D400U, 0x20000U}) {
-    EXPECT_TRUE(is_letter(letter)) << letter;
-    EXPECT_FALSE(is_number(letter) || is_space(letter)) << letter;
+    EXPECT_TRUE(is_unicode_letter(letter)) << letter;
+    EXPECT_FALSE(is_unicode_number(letter) || is_unicode_space(letter)) << letter;
   }
   for (const uint32_t number : {0x30U, 0xB2U, 0xBDU, 0x661U, 0x2167U, 0x1D7CEU}) {
-    EXPECT_TRUE(is_number(number)) << number;
-    EXPECT_FALSE(is_letter(number) || is_space(number)) << number;
+    EXPECT_TRUE(is_unicode_number(number)) << number;
+    EXPECT_FALSE(is_unicode_letter(number) || is_unicode_space(number)) << number;
   }
   for (const uint32_t space : {0x09U, 0x0DU, 0x20U, 0x85U, 0xA0U, 0x2003U, 0x3000U}) {
-    EXPECT_TRUE(is_space(space)) << space;
-    EXPECT_FALSE(is_letter(space) || is_number(space)) << space;
+    EXPECT_TRUE(is_unicode_space(space)) << space;
+    EXPECT_FALSE(is_unicode_letter(space) || is_unicode_number(space)) << space;
   }
   for (const uint32_t other : {0x00U, 0x1CU, 0x5FU, 0xD7U, 0x300U, 0x200BU, 0xFEFFU, 0x1F331U, 0x110000U}) {
-    EXPECT_FALSE(is_letter(other) || is_number(other) || is_space(other)) << other;
+    EXPECT_FALSE(is_unicode_letter(other) || is_unicode_number(other) || is_unicode_space(other)) << other;
   }
 }
 
@@ -39,6 +39,19 @@ TEST(WordSplits, Gpt2CutsAsItsExpressionDoes) {
   EXPECT_EQ(words_of("na\xC3\xAFve\xC2\xA0 \xE4\xBD\xA0\xE5\xA5\xBD\xC2\xBD_", WordSplit::gpt2),
             (Words{"na\xC3\xAFve", "\xC2\xA0", " \xE4\xBD\xA0\xE5\xA5\xBD", "\xC2\xBD", "_"}));
   EXPECT_EQ(words_of("a\xFF\xFE b", WordSplit::gpt2), (Words{"a", "\xFF\xFE", " b"}));
+}
+
+// A run of white space that ends in one of several bytes: only its last character is left to what follows.
+TEST(WordSplits, RunsThatEndInAMultiByteSpaceAreCutBeforeIt) {
+  for (const std::string space : {"\xC2\xA0", "\xE2\x80\x83", "\xE3\x80\x80"}) {
+    const std::string text = " " + space + "x", longer = "a  " + space + "1";
+    for (const WordSplit split : {WordSplit::gpt2, WordSplit::gpt2_digits}) {
+      EXPECT_EQ(words_of(text, split), (Words{" ", space, "x"}));
+    }
+    EXPECT_EQ(words_of(text, WordSplit::llama3), (Words{" ", std::string_view(text).substr(1)}));
+    EXPECT_EQ(words_of(longer, WordSplit::gpt2), (Words{"a", "  ", space, "1"}));
+    EXPECT_EQ(words_of(longer, WordSplit::llama3), (Words{"a", "  ", space, "1"}));
+  }
 }
 
 TEST(WordSplits, DigitsStandAlone) {

@@ -9,6 +9,7 @@
 
 #include "core/weight_matrix.h"
 #include "golden.h"
+#include "io/image.h"
 #include "io/model_directory.h"
 #include "io/text.h"
 #include "raffia/error.h"
@@ -118,6 +119,38 @@ TEST(Model, StoredTypesMeanWhatTheyHold) {
   }
 }
 
+// One number of a tensor is not a number, as after a broken run.
+Tensors with_nan(Tensors tensors, const std::string& name) {
+  const float nan = NAN;
+  std::memcpy(tensors.at(name).bytes.data(), &nan, sizeof(nan));
+  return tensors;
+}
+
+TEST(Model, LogitsThatAreNotFiniteAreRefusedByAllThatChooseByThem) {
+  const auto broken = [](const std::string& name, const std::string& tensor) {
+    return Model::over(config_of(name), image_of(with_nan(tensors_of(name), tensor)), nullptr, "image");
+  };
+  const std::vector<int32_t> ids = {5, 6, 7};
+  const auto classifier = broken("classify-softmax", "head.bias");
+  EXPECT_EQ(refusal<Error>([&] { (void)classify(*classifier, ids); }),
+            "classify: the logit of class 0 is nan, expected a finite number: the weights of the model are damaged");
+  const auto images = broken("image-softmax", "head.bias");
+  const ModelConfig& image = images->config();
+  const std::vector<float> pixels(static_cast<size_t>(image.channels * image.image_size * image.image_size), 0.5F);
+  EXPECT_THROW((void)classify_image(*images, pixels), Error);
+  const auto translator = broken("translate-softmax", "decoder.norm.weight");
+  for (const int64_t beam : {1, 4}) {
+    EXPECT_NE(
+        refusal<Error>([&] { (void)translate(*translator, ids, {.beam = beam}); }).find("translate: the logit of token 0 is nan"),
+        std::string::npos);
+  }
+  Session session(broken("lm-softmax", "decoder.norm.weight"));
+  session.prefill(ids);
+  EXPECT_THROW((void)session.sample(), Error);
+  EXPECT_THROW((void)session.likeliest(3), Error);
+  EXPECT_THROW((void)session.log_probability(3), Error);
+}
+
 TEST(Model, WhateverDoesNotFitIsNamed) {
   const std::string name = "lm-gate";
   const Tensors whole = tensors_of(name);
@@ -206,6 +239,97 @@ TEST(Model, DamageToAnyFileOfADirectoryIsFound) {
   EXPECT_NE(with_damage("config.json", [](std::string& text) { text.replace(text.find("\"seed\": "), 9, "\"seed\": 1"); })
                 .find("config.json has the checksum"),
             std::string::npos);
+}
+
+// A directory with a copy of a golden model and a vocabulary.
+void copy_model(const std::string& name, const TemporaryDirectory& to) {
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    std::filesystem::copy_file(golden_directory() / name / file, to.path() / file);
+  }
+  to.write("tokenizer.json", R"({"kind": "char", "version": 1, "characters": "\n abcdefghi\u00e9"})");
+}
+
+TEST(Model, ChangedWeightsAreFoundBeforeASessionIsSaved) {
+  const std::vector<int32_t> ids = {3, 5, 2, 7};
+  for (const bool map : {true, false}) {
+    const TemporaryDirectory to("model_test_changed");
+    copy_model("lm-gate", to);
+    const std::filesystem::path weights = to.path() / "model.safetensors";
+    Session session(Model::load(to.path(), {.map = map}));
+    session.prefill(ids);
+    const std::vector<std::byte> before = session.to_bytes();  // the fingerprint is known now
+
+    // Touched, and left as it was.
+    std::filesystem::last_write_time(weights, std::filesystem::last_write_time(weights) + std::chrono::seconds(1));
+    EXPECT_EQ(session.to_bytes(), before);
+    std::fstream(weights, std::ios::in | std::ios::out | std::ios::binary).seekp(-4, std::ios::end).write("????", 4);
+    std::filesystem::last_write_time(weights, std::filesystem::last_write_time(weights) + std::chrono::seconds(2));
+    const std::string said = refusal<FormatError>([&] { session.save(to.path() / "session"); });
+    if (map) {
+      EXPECT_NE(said.find("model.safetensors: was changed while it was memory-mapped"), std::string::npos) << said;
+      EXPECT_FALSE(std::filesystem::exists(to.path() / "session"));
+      EXPECT_THROW(session.model().require_unchanged(), FormatError);
+    } else {
+      EXPECT_EQ(said, "accepted");
+      EXPECT_EQ(session.to_bytes(), before);
+    }
+    std::filesystem::resize_file(weights, 100);
+    if (map) {
+      EXPECT_THROW((void)session.to_bytes(), FormatError);
+    } else {
+      EXPECT_EQ(session.to_bytes(), before);
+    }
+  }
+}
+
+TEST(Model, WeightsMayBeReplacedByRenaming) {
+  const TemporaryDirectory to("model_test_renamed");
+  copy_model("lm-gate", to);
+  Session session(Model::load(to.path()));
+  session.prefill(std::vector<int32_t>{3, 5});
+  std::filesystem::rename(to.write("new", "another file"), to.path() / "model.safetensors");
+  EXPECT_NO_THROW((void)session.to_bytes());
+}
+
+TEST(Model, SessionsThatAskForMuchMemoryAreRefusedWhenTheModelIsLoaded) {
+  for (const std::string name : {"lm-hybrid", "lm-eva", "lm-lara"}) {
+    ModelConfig config = config_of(name);
+    for (Estimator& estimator : config.estimators) estimator.window = 1 << 20;
+    const std::string said =
+        refusal<FormatError>([&] { (void)Model::over(config, image_of(tensors_of(name)), nullptr, "image"); });
+    EXPECT_NE(said.find("image: a session of this model takes "), std::string::npos) << name << ": " << said;
+    EXPECT_NE(said.find("expected at most 268,435,456"), std::string::npos) << name << ": " << said;
+  }
+  const TemporaryDirectory to("model_test_limit");
+  copy_model("lm-eva", to);
+  EXPECT_THROW((void)Model::load(to.path(), {.max_session_bytes = 100}), FormatError);
+  EXPECT_NO_THROW((void)Model::load(to.path(), {.max_session_bytes = 10 << 20}));
+}
+
+TEST(Model, SessionFilesAreNotReadBeforeTheirSizeFits) {
+  const TemporaryDirectory to("model_test_sparse");
+  for (const std::string name : {"lm-gate", "lm-eva", "lm-softmax"}) {
+    const auto model = Model::over(config_of(name), image_of(tensors_of(name)), nullptr, "image");
+    Session session(model);
+    session.prefill(std::vector<int32_t>{3, 5, 2});
+    std::vector<std::byte> bytes = session.to_bytes();
+    // 40 GB by its header, a few kB on disk.
+    const uint64_t payload = uint64_t{40'000'000'000};
+    std::memcpy(bytes.data() + kSessionImage.payload_size_at(), &payload, sizeof(payload));
+    const std::filesystem::path path =
+        to.write("huge", {reinterpret_cast<const char*>(bytes.data()), kSessionImage.header_size()});
+    std::filesystem::resize_file(path, kSessionImage.header_size() + payload);
+    const std::string said = refusal<FormatError>([&] { (void)Session::restore(model, path); });
+    EXPECT_NE(said.find("huge: has 40,000,000,056 bytes, expected at most "), std::string::npos) << said;
+    const std::string shown = refusal<FormatError>([&] { (void)read_session_info(path); });
+    EXPECT_NE(shown.find("the rest is a hole, not a session"), std::string::npos) << shown;
+    // A position at which a cache of all keys would be as large.
+    const int64_t position = 40'000'000;
+    std::memcpy(bytes.data() + ImageFormat::kFieldsAt + 8, &position, sizeof(position));
+    to.write("huge", {reinterpret_cast<const char*>(bytes.data()), kSessionImage.header_size()});
+    std::filesystem::resize_file(path, kSessionImage.header_size() + payload);
+    EXPECT_THROW((void)Session::restore(model, path), FormatError);
+  }
 }
 
 TEST(Model, FingerprintsDifferWithAnyByteOfTheWeights) {

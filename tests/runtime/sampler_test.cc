@@ -81,6 +81,13 @@ TEST(Sampler, LogitsThatAreNoNumbersAreNoChoice) {
   }
 }
 
+TEST(Sampler, TheLargestHaveAnOrderWhateverTheLogitsAre) {
+  const std::vector<float> logits = {NAN, 1, INFINITY, NAN, -INFINITY, 1, NAN};
+  EXPECT_EQ(runtime::largest(logits, 7), (std::vector<int32_t>{2, 1, 5, 4, 0, 3, 6}));
+  EXPECT_EQ(runtime::largest(logits, 3), (std::vector<int32_t>{2, 1, 5}));
+  EXPECT_THROW((void)runtime::log_sum(logits), Error);
+}
+
 TEST(Sampler, OptionsOutOfRangeAreRefused) {
   EXPECT_NO_THROW(SamplingOptions().check("test"));
   for (const SamplingOptions& bad :

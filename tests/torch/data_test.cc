@@ -12,7 +12,11 @@
 #include "raffia/error.h"
 #include "raffia/random.h"
 #include "support/refusal.h"
+#include "support/temporary_directory.h"
 #include "torch/libtorch.h"
+#include "torch/train/checkpoint.h"
+#include "torch/train/log.h"
+#include "torch/train/texts.h"
 
 namespace raffia::train {
 namespace {
@@ -287,6 +291,44 @@ TEST(RecallTask, ImpossibleDistancesAreRefused) {
             "RecallTask: distance 99 does not occur in 100 tokens with 16 pairs, expected 2 to 98");
   EXPECT_THROW(RecallTask({.distances = {}}), InvalidArgument);
   EXPECT_THROW(RecallTask({.pairs = 200, .keys = 100}), InvalidArgument);
+}
+
+// "two\nlines\n", compressed by gzip and by xz.
+constexpr std::string_view kGzip(
+    "\x1F\x8B\x08\x00\x00\x00\x00\x00\x02\x03\x2B\x29\xCF\xE7\xCA\xC9\xCC\x4B\x2D\xE6\x02\x00\x1C\x9E\x67\xBF\x0A\x00\x00\x00",
+    30);
+constexpr std::string_view kXz(
+    "\xFD\x37\x7A\x58\x5A\x00\x00\x04\xE6\xD6\xB4\x46\x02\x00\x21\x01\x16\x00\x00\x00\x74\x2F\xE5\xA3\x01\x00\x09\x74\x77\x6F\x0A"
+    "\x6C\x69\x6E\x65\x73\x0A\x00\x00\x00\x37\xEE\x89\x92\xB7\x52\x51\x29\x00\x01\x22\x0A\x15\x1A\xE1\x67\x1F\xB6\xF3\x7D\x01\x00"
+    "\x00\x00\x00\x04\x59\x5A",
+    68);
+
+TEST(Texts, CompressedFilesAreDecompressedForEveryTokenizer) {
+  const TemporaryDirectory directory("data_test");
+  const std::string gzip = directory.write("a.gz", kGzip).string(), xz = directory.write("a.xz", kXz).string();
+  for (const char* kind : {"byte", "char", "word", "sp", "bpe", "scored"}) {
+    for (const std::string& path : {gzip, xz}) EXPECT_EQ(read_for(kind, path), "two\nlines\n") << kind;
+  }
+  for (const char* tokenizer : {"byte", "char", "word", "sp:300", "auto"}) {
+    TrainOptions options;
+    options.data = gzip;
+    options.valid = options.test = xz;
+    options.tokenizer = tokenizer;
+    const Texts texts = read_texts(options);
+    EXPECT_EQ(texts.train, "two\nlines\n") << tokenizer;
+    EXPECT_EQ(texts.valid, "two\nlines\n") << tokenizer;
+    EXPECT_EQ(texts.test, "two\nlines\n") << tokenizer;
+  }
+}
+
+TEST(RunFiles, DeeplyNestedJsonIsAnErrorOrLeftOut) {
+  const TemporaryDirectory directory("data_test");
+  const std::string nested = std::string(200'000, '[') + std::string(200'000, ']');
+  EXPECT_EQ(read_log(directory.write("log.jsonl", "{\"step\": 1}\n{\"step\": " + nested + "}\n{\"step\": 2}\n")).size(), 2U);
+  std::filesystem::create_directories(directory.path() / "step-00000007");
+  directory.write("step-00000007/trainer.json", "{\"files\": " + nested + "}");
+  EXPECT_NE(refusal<FormatError>([&] { (void)CheckpointStore(directory.path()).verify(7); }).find("nested deeper than 64 levels"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -88,6 +88,20 @@ TEST(TrainOptions, JsonRoundTripKeepsEveryValue) {
   EXPECT_NE(to_json(copy), to_json(TrainOptions()));
 }
 
+TEST(TrainOptions, DeeplyNestedJsonOfARunIsRefused) {
+  const TemporaryDirectory directory("raffia_train_nested");
+  std::filesystem::create_directories(directory.path() / "trainer");
+  directory.write("trainer/options.json",
+                  "{\"task\": \"lm\", \"lr\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}");
+  Observer observer;
+  try {
+    (void)resolve_options(TaskKind::lm, "", {{"out", directory.path().string()}}, true, observer);
+    FAIL() << "accepted";
+  } catch (const FormatError& error) {
+    EXPECT_NE(std::string(error.what()).find("options.json: nested deeper than 64 levels"), std::string::npos) << error.what();
+  }
+}
+
 TEST(TrainOptions, JsonErrorsNameTheField) {
   TrainOptions options;
   EXPECT_THROW(read_json(options, {{"frobnicate", 1}}, "here"), FormatError);

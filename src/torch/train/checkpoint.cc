@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "io/file.h"
+#include "io/json_fields.h"
 #include "io/text.h"
 #include "raffia/error.h"
 #include "torch/train/fingerprint.h"
@@ -96,7 +97,7 @@ nlohmann::ordered_json CheckpointStore::verify(int64_t step) const {
   const fs::path facts_path = path(step) / kFacts;
   nlohmann::ordered_json facts;
   try {
-    facts = nlohmann::ordered_json::parse(read_file(facts_path));
+    facts = parse_ordered_json(read_file(facts_path), facts_path.string());
     for (const auto& [name, file] : facts.at("files").items()) {
       const fs::path file_path = path(step) / name;
       const auto bytes = file.at("bytes").get<uint64_t>();

@@ -7,7 +7,9 @@
 #include <span>
 #include <string>
 
+#include "io/json_fields.h"
 #include "io/text.h"
+#include "raffia/error.h"
 
 namespace raffia::train {
 namespace {
@@ -38,8 +40,12 @@ std::vector<nlohmann::ordered_json> read_log(const std::filesystem::path& path) 
   std::vector<nlohmann::ordered_json> records;
   const std::string text = read_file(path);
   for (const std::string_view line : lines_of(text)) {
-    auto record = nlohmann::ordered_json::parse(line, nullptr, false);
-    if (record.is_object()) records.push_back(std::move(record));
+    try {
+      auto record = parse_ordered_json(line, path.string());
+      if (record.is_object()) records.push_back(std::move(record));
+    } catch (const FormatError&) {
+      continue;  // a line that was cut off when the run was killed
+    }
   }
   return records;
 }

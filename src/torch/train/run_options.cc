@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "core/check.h"
+#include "io/json_fields.h"
 #include "io/text.h"
 #include "raffia/error.h"
 #include "torch/train/init.h"
@@ -15,9 +16,7 @@ bool leaves_open(const std::string& text) { return text == "auto" || text == "-1
 
 TrainOptions saved_options(TaskKind task, const std::filesystem::path& path) {
   TrainOptions options = default_options(task);
-  const auto json = nlohmann::ordered_json::parse(read_file(path), nullptr, false);
-  if (json.is_discarded()) throw FormatError(fmt::format("{}: not JSON", path.string()));
-  read_json(options, json, path.string());
+  read_json(options, parse_ordered_json(read_file(path), path.string()), path.string());
   return options;
 }
 

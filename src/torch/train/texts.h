@@ -25,7 +25,8 @@ struct Texts {
 // Without options.valid, the end of options.data is evaluated on, from the start of a line if there is one near.
 Texts read_texts(const TrainOptions& options);
 
-// What a tokenizer of this kind reads: text that is checked to be text, or any bytes ("byte"). Not empty.
+// What a tokenizer of this kind reads: text that is checked to be text, or any bytes ("byte"). Not empty. Files may be
+// compressed (gz, xz).
 std::string read_for(std::string_view kind, const std::filesystem::path& path);
 
 // The ids of a file for a language model. Where its vocabulary begins texts (tokenizer.begins_texts(), imported models), a line

@@ -1,0 +1,35 @@
+#include "io/json_fields.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "raffia/error.h"
+#include "raffia/model_config.h"
+#include "raffia/tokenizer.h"
+#include "support/refusal.h"
+
+namespace raffia {
+namespace {
+
+std::string nested(size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); }
+
+TEST(Json, DeepNestingIsRefusedByEveryReader) {
+  for (const std::string& text : {nested(200'000), std::string(200'000, '['), "{\"a\":" + nested(200'000) + "}"}) {
+    EXPECT_EQ(refusal<FormatError>([&] { (void)parse_json(text, "here"); }), "here: nested deeper than 64 levels");
+    EXPECT_EQ(refusal<FormatError>([&] { (void)parse_ordered_json(text, "here"); }), "here: nested deeper than 64 levels");
+    EXPECT_EQ(refusal<FormatError>([&] { (void)JsonFields::parse(text, "here"); }), "here: nested deeper than 8 levels");
+    EXPECT_THROW((void)model_config_from_json(text, "here"), FormatError);
+    EXPECT_THROW((void)tokenizer_from_json(text, "here"), FormatError);
+  }
+  EXPECT_EQ(parse_json(nested(60), "here").dump(), nested(60));
+}
+
+TEST(Json, WhatIsNotJsonIsRefused) {
+  for (const char* text : {"", "{", "[1,]", "nul", "{} {}"}) {
+    EXPECT_EQ(refusal<FormatError>([&] { (void)parse_json(text, "here"); }).rfind("here: is not JSON that can be read", 0), 0U);
+  }
+}
+
+}  // namespace
+}  // namespace raffia
