@@ -37,10 +37,10 @@ constexpr Program kProgram{.name = "raffia",
                            .groups = kGroups,
                            .commands = kCommands};
 
+void before_libraries(int, char** arguments, char** environment) { restart_with_sleeping_threads(arguments, environment); }
+[[gnu::section(".preinit_array"), gnu::used]] void (*const kBeforeLibraries)(int, char**, char**) = before_libraries;
+
 }  // namespace
 }  // namespace raffia::cli
 
-int main(int argc, char** argv) {
-  raffia::cli::restart_with_sleeping_threads(argv);
-  return raffia::cli::run_program(raffia::cli::kProgram, argc, argv);
-}
+int main(int argc, char** argv) { return raffia::cli::run_program(raffia::cli::kProgram, argc, argv); }
