@@ -18,7 +18,7 @@ import time
 
 
 def command(program, data, out, *more, steps=100000):
-    return [program, "lm", "--no-plot", "--data", str(data), "--out", str(out), "--tokenizer", "byte", "--layers", "1",
+    return [program, "train", "lm", "--no-plot", "--data", str(data), "--out", str(out), "--tokenizer", "byte", "--layers", "1",
             "--width", "16", "--heads", "2", "--segment", "16", "--batch", "2", "--steps", str(steps), "--checkpoint-every", "5",
             "--eval-every", "100000", "--threads", "1", *more]
 
