@@ -58,6 +58,7 @@ class Model {
   // wrong. Sessions ask before they are saved. A file that another was renamed over is not changed.
   void require_unchanged() const;
 
+  const std::filesystem::path& directory() const { return directory_; }  // that it was loaded from; empty: from memory
   const ModelConfig& config() const;
   const Tokenizer& tokenizer() const;  // throws InvalidArgument where there is none (images)
 
@@ -70,9 +71,10 @@ class Model {
   const runtime::Graph& graph() const { return *graph_; }  // for the runtime itself
 
  private:
-  explicit Model(std::unique_ptr<const runtime::Graph> graph);
+  Model(std::unique_ptr<const runtime::Graph> graph, std::filesystem::path directory);
 
   std::unique_ptr<const runtime::Graph> graph_;
+  std::filesystem::path directory_;
 
  public:
   ~Model();

@@ -102,7 +102,8 @@ class Session {
   void rollback(int64_t tokens);
   int64_t rollback_limit() const;  // tokens that can be forgotten now
 
-  // A file of constant size that any process with the same model continues from, bit by bit (docs/state-format.md).
+  // A file of constant size that any process with the same model continues from, bit by bit (docs/state-format.md). Throws
+  // InvalidArgument where it would replace a file of the model, and FormatError where the mapped weights were changed in place.
   void save(const std::filesystem::path& path) const;
   std::vector<std::byte> to_bytes() const;
   // Throws FormatError where the bytes are damaged, and InvalidArgument where they belong to another model. Sampling is the saved

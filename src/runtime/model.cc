@@ -12,7 +12,8 @@ namespace raffia {
 
 using runtime::Graph;
 
-Model::Model(std::unique_ptr<const Graph> graph) : graph_(std::move(graph)) {}
+Model::Model(std::unique_ptr<const Graph> graph, std::filesystem::path directory)
+    : graph_(std::move(graph)), directory_(std::move(directory)) {}
 Model::~Model() = default;
 
 namespace {
@@ -44,14 +45,14 @@ std::shared_ptr<const Model> Model::load(const std::filesystem::path& directory,
   require_seals(graph->metadata(), config, graph->tokenizer() == nullptr ? 0 : graph->tokenizer()->fingerprint(),
                 directory.string());
   graph->require_checksum();
-  return std::shared_ptr<const Model>(new Model(std::move(graph)));
+  return std::shared_ptr<const Model>(new Model(std::move(graph), directory));
 }
 
 std::shared_ptr<const Model> Model::over(const ModelConfig& config, std::vector<std::byte> safetensors,
                                          std::shared_ptr<const Tokenizer> tokenizer, std::string_view where) {
   auto graph = std::make_unique<const Graph>(config, nullptr, std::move(safetensors), std::move(tokenizer), where);
   graph->require_session_bytes(LoadOptions{}.max_session_bytes);
-  return std::shared_ptr<const Model>(new Model(std::move(graph)));
+  return std::shared_ptr<const Model>(new Model(std::move(graph), {}));
 }
 
 void Model::require_unchanged() const { graph_->require_unchanged(); }

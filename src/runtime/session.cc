@@ -9,6 +9,7 @@
 #include "core/check.h"
 #include "io/file.h"
 #include "io/image.h"
+#include "io/model_directory.h"
 #include "io/session_file.h"
 #include "raffia/error.h"
 #include "runtime/graph.h"
@@ -386,7 +387,12 @@ std::vector<std::byte> Session::to_bytes() const {
   return raffia::to_bytes(image);
 }
 
-void Session::save(const std::filesystem::path& path) const { save_image(path, to_bytes()); }
+void Session::save(const std::filesystem::path& path) const {
+  const std::filesystem::path& directory = model().directory();
+  require(directory.empty() || !is_file_of_model(path, directory),
+          "{}: is a file of the model, which a state would replace: expected another name", path.string());
+  save_image(path, to_bytes());
+}
 
 namespace {
 

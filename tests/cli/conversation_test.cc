@@ -74,6 +74,16 @@ TEST_F(Conversation, StatesAreSavedAndLoaded) {
   EXPECT_EQ(raffia("state restore " + model("lm-gate") + " " + file("left") + " --check").exit_code, 0);
 }
 
+TEST_F(Conversation, AStateNeverReplacesAFileOfTheModel) {
+  (void)model("lm-gate");
+  const std::filesystem::path weights = directory_.path() / "lm-gate" / "model.safetensors";
+  const std::string before = contents(weights);
+  const Result result = talk("--tokens 5", "abc\n/save " + weights.string() + "\nabc\n");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("model.safetensors: is a file of the model"), std::string::npos) << result.err;
+  EXPECT_EQ(contents(weights), before);
+}
+
 TEST_F(Conversation, WrongCommandsAreAnsweredAndNotTheEnd) {
   const Result result =
       talk("--tokens 5", "/frobnicate\n/back x\n/back 99999\n/load missing\n/seed\n/temperature -1\n/save\n/help\n/info\nabc\n");
