@@ -139,6 +139,8 @@ def complaints(outcome, names=(), one_line=True, allowed=EXIT_CODES):
     if outcome.code in (1, 2):
         if not lines:
             found.append("failed without a message")
+        elif sum(": " in line for line in lines) > 1 and not one_line:
+            found.append(f"{len(lines)} messages, expected one")
         elif one_line and len(outcome.errors.splitlines()) != outcome.code:  # bad usage also says where help is
             found.append(f"{len(outcome.errors.splitlines())} lines on stderr, expected {outcome.code}")
         elif names and outcome.code == 1 and not any(name in line for line in lines for name in names):

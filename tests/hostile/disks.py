@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 from commands import TORCH, Limits, command_line, complaints
-from kills import Run, names_below, read, temporary_files
+from kills import damaged_in, names_below, read, temporary_files
 from sound import TINY
 
 FULL, STREAMS = "full-disk", "streams"
@@ -40,7 +40,7 @@ class FullDisks:
     def cases(self, short):
         limits = [("file", 512), ("file", 8192)] if short else [("file", size) for size in (0, 512, 1024, 4096, 8192, 16384, 40960)]
         if self.can_mount:
-            limits += [("disk", 8192)] if short else [("disk", size) for size in (4096, 8192, 16384, 32768)]
+            limits += [("disk", 16384)] if short else [("disk", size) for size in (8192, 16384, 32768, 65536)]
         return [(writer, limit) for writer in range(len(self.writers)) for limit in limits]
 
     def run(self, number, case):
@@ -81,13 +81,8 @@ class FullDisks:
             found += [f"{name} is not what it was" for name in before if after.get(name) != before[name]]
             found += [f"{name} is there though the command failed" for name in after if name not in before]
         if needs == "train":
-            found += self._of_run(directory)
+            found += damaged_in(os.path.join(out, "run", "trainer"))
         return found, outcome
-
-    def _of_run(self, directory):
-        run = Run.__new__(Run)
-        run.directory, run.checkpoints = directory, os.path.join(directory, "out", "run", "trainer")
-        return run.damaged()
 
 
 def _can_mount(work):

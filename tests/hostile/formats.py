@@ -17,7 +17,8 @@ def xxh3(data, seed=0):
 
 # Safetensors: header size, a JSON header, the bytes of all tensors.
 
-ELEMENT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I8": 1, "U8": 1}
+# What reading a damaged file may raise.
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, struct.error)
 
 
 def read_safetensors(data):
@@ -57,7 +58,7 @@ def seal_safetensors(data):
         metadata = header["__metadata__"]
         metadata.pop("config", None)
         metadata.pop("tokenizer", None)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except UNREADABLE:
         return data
     body = data[8 + size :]
     if "xxh3" in metadata:

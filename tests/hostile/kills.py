@@ -46,6 +46,27 @@ def wait_and_kill(process, delay, is_writing, rng):
 # Training.
 
 
+def steps_in(checkpoints):
+    if not os.path.isdir(checkpoints):
+        return []
+    return sorted(int(name[5:]) for name in os.listdir(checkpoints) if name.startswith("step-"))
+
+
+def damaged_in(checkpoints):
+    """Checkpoints that are not what their trainer.json says."""
+    found = []
+    for step in steps_in(checkpoints):
+        directory = os.path.join(checkpoints, f"step-{step:08}")
+        try:
+            for name, facts in json.loads(read(os.path.join(directory, "trainer.json")))["files"].items():
+                data = read(os.path.join(directory, name))
+                if len(data) != facts["bytes"] or f"{formats.xxh3(data):016x}" != facts["xxh3"]:
+                    found.append(f"step {step}: {name} is damaged")
+        except (OSError, ValueError, KeyError) as error:
+            found.append(f"step {step}: {error}")
+    return found
+
+
 class Run:
     """A training run in `directory` that is killed and goes on."""
 
@@ -69,23 +90,7 @@ class Run:
             return False
 
     def steps(self):
-        if not os.path.isdir(self.checkpoints):
-            return []
-        return sorted(int(name[5:]) for name in os.listdir(self.checkpoints) if name.startswith("step-"))
-
-    def damaged(self):
-        """Checkpoints that are not what their trainer.json says."""
-        found = []
-        for step in self.steps():
-            directory = os.path.join(self.checkpoints, f"step-{step:08}")
-            try:
-                for name, facts in json.loads(read(os.path.join(directory, "trainer.json")))["files"].items():
-                    data = read(os.path.join(directory, name))
-                    if len(data) != facts["bytes"] or f"{formats.xxh3(data):016x}" != facts["xxh3"]:
-                        found.append(f"step {step}: {name} is damaged")
-            except (OSError, ValueError, KeyError) as error:
-                found.append(f"step {step}: {error}")
-        return found
+        return steps_in(self.checkpoints)
 
     def result(self):
         """What a finished run is: the weights, all tensors of the last checkpoint, the losses of the log."""
@@ -117,7 +122,7 @@ class TrainingKills:
             self.run = Run(self.commands, self.report.case_directory(TRAINING, f"run-{number}"))
         before = self.run.steps()
         running = wait_and_kill(self.run.start(), rng.uniform(0.1, 1.1) * self.seconds, self.run.is_writing, rng)
-        found = self.run.damaged()
+        found = damaged_in(self.run.checkpoints)
         if before and (not self.run.steps() or self.run.steps()[-1] < before[-1]):
             found.append(f"the checkpoint of step {before[-1]} is lost: there are {self.run.steps()}")
         if not found and (not running or number % 10 == 9):  # it ended by itself, or has been killed often enough
@@ -162,7 +167,8 @@ WRITERS = (
 class WriterKills:
     def __init__(self, commands, sound, report, seed):
         self.commands, self.sound, self.report, self.seed = commands, sound, report, seed
-        self.known = {}  # by writer: what it writes, and how long it takes
+        # By writer: what is there before and after, and how long it takes.
+        self.known = [self._learn(writer) for writer in range(len(WRITERS))]
 
     def _prepare(self, directory):
         shutil.copytree(self.sound.path("llama-softmax"), os.path.join(directory, "model"))
@@ -182,8 +188,6 @@ class WriterKills:
         return {os.path.relpath(name, directory): read(name) for name in inside if not any(name.startswith(skip) for skip in skipped)}
 
     def _learn(self, writer):
-        if writer in self.known:
-            return
         directory = self.report.case_directory(WRITING, f"whole-{writer}")
         self._prepare(directory)
         old = self._contents(directory)
@@ -192,13 +196,13 @@ class WriterKills:
         seconds = time.monotonic() - begin
         if outcome.code != 0:
             raise SystemExit(f"hostile: a sound command failed: {command_line(outcome.argv)}\n{outcome.errors}")
-        self.known[writer] = (old, self._contents(directory), seconds)
+        new = self._contents(directory)
         shutil.rmtree(directory)
+        return old, new, seconds
 
     def kill(self, number):
         rng = formats.seeded(self.seed, WRITING, number)
         writer = number % len(WRITERS)
-        self._learn(writer)
         old, new, seconds = self.known[writer]
         directory = self.report.case_directory(WRITING, number)
         self._prepare(directory)

@@ -4,7 +4,7 @@ import functools
 import json
 import struct
 
-from formats import read_safetensors, safetensors_of, write_safetensors
+from formats import UNREADABLE, read_safetensors, safetensors_of, write_safetensors
 
 NUMBERS = (0, 1, -1, 2, 7, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**40, 2**48, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 FLOATS = (float("nan"), float("inf"), float("-inf"), 3.4e38, -3.4e38, 1e-45, -0.0, 1e30)
@@ -124,7 +124,7 @@ def json_value(data, rng):
     """One value becomes another, disappears, moves or gets company."""
     try:
         document = json.loads(data)
-    except (ValueError, RecursionError):
+    except UNREADABLE:
         return put_words(data, rng)
     path = rng.choice(list(_places(document)))
     raw = {}
@@ -171,9 +171,9 @@ def _tensors(change):
     def mutate(data, rng):
         try:
             metadata, tensors = read_safetensors(data)
-        except (ValueError, KeyError, struct.error, TypeError, AttributeError):
+            return change(metadata, tensors, rng) if tensors else data
+        except UNREADABLE:
             return flip_bits(data, rng)
-        return change(metadata, tensors, rng) if tensors else data
 
     return mutate
 
