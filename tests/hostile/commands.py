@@ -135,17 +135,16 @@ def complaints(outcome, names=(), one_line=True, allowed=EXIT_CODES):
     if outcome.code not in allowed:
         found.append(f"exit code {outcome.code}")
     found += [f"stderr says {word!r}" for word in FORBIDDEN if word in outcome.errors]
-    lines = [line for line in outcome.errors.splitlines() if line.startswith("raffia")]
+    lines = outcome.errors.splitlines()
+    messages = [line for line in lines if line.startswith("raffia")]
     if outcome.code in (1, 2):
-        if not lines:
+        if not messages:
             found.append("failed without a message")
-        elif sum(": " in line for line in lines) > 1 and not one_line:
-            found.append(f"{len(lines)} messages, expected one")
-        elif one_line and len(outcome.errors.splitlines()) != outcome.code:  # bad usage also says where help is
-            found.append(f"{len(outcome.errors.splitlines())} lines on stderr, expected {outcome.code}")
-        elif names and outcome.code == 1 and not any(name in line for line in lines for name in names):
+        elif one_line and (len(messages) > 1 or lines[-outcome.code] != messages[0]):  # bad usage also says where help is
+            found.append(f"{len(messages)} messages and {len(lines)} lines on stderr, expected one message, at the end")
+        elif names and outcome.code == 1 and not any(name in messages[0] for name in names):
             found.append(f"the message names none of {', '.join(names)}")
-    if any(len(line) > 4000 for line in lines):
+    if any(len(line) > 4000 for line in messages):
         found.append("a message of more than 4000 characters")
     if "--json" in outcome.argv:
         found += json_complaints(outcome)
