@@ -14,7 +14,7 @@ bool let_waiting_threads_sleep() {
 }
 
 void restart_with_sleeping_threads(char** argv) {
-  if (!let_waiting_threads_sleep()) return;  // the second time, too: no loop
+  if (!let_waiting_threads_sleep()) return;  // also after the restart: no endless loop
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   if (!error) ::execv(program.c_str(), argv);
