@@ -44,7 +44,7 @@ void set_handlers(void (*handler)(int)) {
 }  // namespace
 
 Interrupts::Interrupts() {
-  if (::pipe2(g_noted.data(), O_NONBLOCK | O_CLOEXEC) != 0) throw IoError("cannot open a pipe to note signals in");
+  if (::pipe2(g_noted.data(), O_NONBLOCK | O_CLOEXEC) != 0) throw IoError("cannot create a pipe for signals");
   set_handlers(note);
 }
 

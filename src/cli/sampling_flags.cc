@@ -45,7 +45,7 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {
       "--greedy", [&flags] { flags.given.emplace_back([](Options& options) { options.temperature = 0; }); },
       "Always choose the most likely token, the same as --temperature 0");
   add(app, flags, "--temperature", &Options::temperature, parse_temperature,
-      "Below 1: likelier tokens; above 1: more varied ones; 0: greedy")
+      "Below 1: less random; above 1: more random; 0: greedy")
       ->excludes(greedy);
   add(app, flags, "--top-k", &Options::top_k, count(kLargestInteger), "Sample from the K most likely tokens only; 0: all");
   add(app, flags, "--top-p", &Options::top_p, number(1e-9, 1),

@@ -71,7 +71,7 @@ void save(const SaveFlags& flags) {
   const Interrupts interrupts;
   const PromptReport prompt = read_prompt(session, flags.prompt, interrupts);
   if (!prompt.whole) {
-    throw Interrupted(interrupts.signal(), fmt::format("stopped after {}; nothing is written", counted(prompt.tokens, "token")));
+    throw Interrupted(interrupts.signal(), fmt::format("stopped after {}; nothing was written", counted(prompt.tokens, "token")));
   }
   session.save(flags.file);
   print(flags.file, read_session_info(flags.file), flags.json,
