@@ -10,7 +10,7 @@ if(PROJECT_IS_TOP_LEVEL)
   set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
   set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
   set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
-  # An installed command finds the library beside it, wherever the prefix is.
+  # An installed command finds the library relative to itself, for any prefix.
   file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   set(CMAKE_INSTALL_RPATH "$ORIGIN/${bin_to_lib}")
 
@@ -34,10 +34,10 @@ add_library(raffia_build_flags INTERFACE)
 add_library(raffia_quick_build INTERFACE)
 target_compile_options(raffia_quick_build INTERFACE $<$<CONFIG:Release>:-O1>)
 
-# Contraction is off so that scalar code rounds alike on every ISA and compiler; kernels ask for FMA by name.
+# Contraction is off so that scalar code rounds the same on every ISA and compiler; kernels use FMA explicitly.
 target_compile_options(raffia_build_flags INTERFACE -ffp-contract=off -fno-math-errno)
 
-# Designated initialisers leave out the fields that keep their defaults: that is their point.
+# Designated initialisers intentionally omit the fields that keep their defaults.
 target_compile_options(raffia_build_flags INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers)
 if(RAFFIA_WERROR)
   target_compile_options(raffia_build_flags INTERFACE -Werror)
@@ -52,7 +52,7 @@ if(RAFFIA_SANITIZE)
   string(APPEND disabled_targets "|HWY_SSE4|HWY_AVX3|HWY_AVX3_DL")
 endif()
 if(RAFFIA_NATIVE_ONLY)
-  # The compiler knows what this CPU has.
+  # The compiler knows the features of this CPU.
   execute_process(COMMAND ${CMAKE_CXX_COMPILER} -march=native -dM -E -x c++ /dev/null OUTPUT_VARIABLE native_macros COMMAND_ERROR_IS_FATAL ANY)
   if(native_macros MATCHES "__AVX512BW__")
     string(APPEND disabled_targets "|HWY_SSE4|HWY_AVX2")

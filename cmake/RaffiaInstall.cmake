@@ -19,7 +19,7 @@ endif()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/raffia)
 install(EXPORT raffiaTargets NAMESPACE raffia:: DESTINATION ${package_dir})
-if(RAFFIA_BUILD_TORCH)  # a component of its own: who uses the core alone needs no Torch
+if(RAFFIA_BUILD_TORCH)  # a separate component: the core does not need Torch
   install(TARGETS raffia_torch EXPORT raffiaTorchTargets)
   install(DIRECTORY include/raffia/torch DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/raffia FILES_MATCHING PATTERN "*.h")
   install(EXPORT raffiaTorchTargets NAMESPACE raffia:: DESTINATION ${package_dir})
@@ -29,7 +29,7 @@ configure_package_config_file(cmake/raffiaConfig.cmake.in ${PROJECT_BINARY_DIR}/
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/raffiaConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/raffiaConfig.cmake ${PROJECT_BINARY_DIR}/raffiaConfigVersion.cmake DESTINATION ${package_dir})
 
-# The prefix is found from where raffia.pc lies, so that an installed tree may be moved.
+# The prefix is derived from the location of raffia.pc, so that an installed tree can be moved.
 file(RELATIVE_PATH PKGCONFIG_TO_PREFIX ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 # A program that links the shared libraries needs none of what they are made of.
 set(PKGCONFIG_REQUIRES_PRIVATE "")

@@ -1,5 +1,5 @@
-// config.json and model.safetensors.index.json of Hugging Face from anywhere: refused with FormatError, or a model that a config
-// of ours can say, and plain names of files.
+// Untrusted config.json and model.safetensors.index.json of Hugging Face: a FormatError, or a config that can be written, and
+// plain file names.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

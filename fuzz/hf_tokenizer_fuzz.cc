@@ -1,5 +1,5 @@
-// tokenizer.json of Hugging Face from anywhere: it is refused with FormatError, or it is a vocabulary that takes any bytes. The
-// fuzzer writes what follows a vocabulary of all bytes: it would not find one by chance.
+// Untrusted tokenizer.json of Hugging Face: a FormatError, or a vocabulary that encodes any bytes. The fuzzer extends a
+// vocabulary of all bytes, which it would not find by chance.
 #include <fmt/format.h>
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kVocabulary = 1024;
 constexpr std::string_view kMark = "\xE2\x96\x81";
 
-// "@bytes@" in the text stands for the pieces of all bytes, of ids 500 and more.
+// "@bytes@" in the text is replaced by the pieces of all bytes, with ids from 500.
 std::string with_bytes(std::string_view text) {
   constexpr std::string_view kPlace = "@bytes@";
   const size_t at = text.find(kPlace);
@@ -38,7 +38,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     raffia::BpeModel model = raffia::bpe_from_hf(
         {.tokenizer = tokenizer_json, .tokenizer_config = "", .where = "fuzz.json", .where_config = ""}, kVocabulary);
-    // Special pieces leave no trace, and a mark comes back as a space; all else comes back.
+    // Special pieces are skipped, and a mark is decoded as a space; everything else is decoded exactly.
     const bool comes_back = model.added.empty() &&
                             (model.form == raffia::BpeForm::bytes ||
                              (text.find(kMark) == std::string_view::npos && model.leading_space == raffia::LeadingSpace::none));

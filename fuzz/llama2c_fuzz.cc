@@ -1,4 +1,4 @@
-// A checkpoint of llama2.c from anywhere: it is refused with FormatError, or every weight lies in the file and can be read.
+// An untrusted checkpoint of llama2.c: a FormatError, or every weight is within the file and can be read.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,7 @@ void read_everything(std::span<const std::byte> bytes) {
   }
 }
 
-// The file is as long as its sizes say: chance would seldom get that right.
+// The length of the file is set to match its sizes, which the fuzzer would rarely find by chance.
 std::vector<std::byte> of_sound_size(std::span<const std::byte> bytes) {
   constexpr size_t kWords = 7;
   int32_t sizes[kWords];

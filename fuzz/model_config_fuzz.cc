@@ -1,4 +1,4 @@
-// config.json from anywhere: it is refused with FormatError, or it is a model that can be written and read back as it was.
+// Untrusted config.json: a FormatError, or a config that can be written and read back unchanged.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// Model::over with bytes from anywhere as its weight file: it refuses with FormatError or gives a model that runs.
-// The first byte names the configuration.
+// Model::over with untrusted bytes as weight file: a FormatError, or a model that runs.
+// The first byte selects the configuration.
 #include <array>
 #include <cstddef>
 #include <cstdint>

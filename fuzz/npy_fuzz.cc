@@ -1,4 +1,4 @@
-// parse_npy on bytes from anywhere: it refuses with FormatError or gives as many values as the shape says.
+// parse_npy on untrusted bytes: a FormatError, or as many values as the shape has.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

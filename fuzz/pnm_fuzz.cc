@@ -1,4 +1,4 @@
-// parse_pnm on bytes from anywhere: it refuses with FormatError or gives as many values from 0 to 1 as the shape says.
+// parse_pnm on untrusted bytes: a FormatError, or as many values from 0 to 1 as the shape has.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

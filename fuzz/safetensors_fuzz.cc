@@ -1,4 +1,4 @@
-// Safetensors over bytes from anywhere: it refuses with FormatError, or every tensor lies in the file and can be read.
+// Safetensors over untrusted bytes: a FormatError, or every tensor is within the file and can be read.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -34,7 +34,7 @@ void expect_refusal_or_tensors(std::span<const std::byte> bytes) {
   }
 }
 
-// The header ends where its JSON seems to: chance would seldom get the size right after the text has changed.
+// The header size is set to match its JSON, which the fuzzer would rarely find by chance after a change of the text.
 std::vector<std::byte> with_sound_size(std::span<const std::byte> bytes) {
   std::vector<std::byte> sound(bytes.begin(), bytes.end());
   const std::string_view text(reinterpret_cast<const char*>(sound.data()) + 8, sound.size() - 8);

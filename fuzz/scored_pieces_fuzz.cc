@@ -1,4 +1,4 @@
-// tok.bin from anywhere: it is refused with FormatError, or it is a vocabulary that takes any bytes.
+// Untrusted tok.bin: a FormatError, or a vocabulary that encodes any bytes.
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -1,4 +1,4 @@
-// session_from_bytes on bytes from anywhere: it refuses with FormatError or gives a session whose image is those very bytes.
+// session_from_bytes on untrusted bytes: a FormatError, or a session that is saved as the same bytes.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -25,7 +25,7 @@ void expect_refusal_or_round_trip(Bytes image) {
   }
 }
 
-// Magic, version, sizes and checksum put right, so that the payload alone decides: chance would never find a checksum.
+// Corrects magic, version, sizes and checksum, so that only the payload matters: a checksum is never found by chance.
 std::vector<std::byte> with_sound_frame(Bytes bytes) {
   std::vector<std::byte> sound(bytes.begin(), bytes.end());
   sound.resize(std::max(sound.size(), kHeaderSize));

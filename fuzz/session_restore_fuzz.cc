@@ -1,4 +1,4 @@
-// Session::from_bytes over tiny models: it refuses with FormatError or gives a session that goes on and is saved as it was.
+// Session::from_bytes over tiny models: a FormatError, or a session that can continue and is saved unchanged.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -28,14 +28,14 @@ std::shared_ptr<const Model> tiny_model(const raffia::ModelConfig& config) {
   return Model::over(config, raffia::runtime::random_weights(config, raffia::WeightType::f32, 1), nullptr, "fuzz");
 }
 
-int64_t number_at(Bytes bytes, size_t at) {  // native order: a fuzzer does not mind
+int64_t number_at(Bytes bytes, size_t at) {  // native byte order: it does not matter for a fuzzer
   int64_t number = 0;
   std::memcpy(&number, bytes.data() + at, sizeof(number));
   return number;
 }
 
-// Magic, version, sizes and checksum put right, here and in the memories within: chance would never find a checksum. Windows are
-// as old as the session.
+// Corrects magic, version, sizes and checksum, also of the memories inside: a checksum is never found by chance. Windows have the
+// position of the session.
 template <const ImageFormat& kFormat>
 void mend_frame(Bytes image) {
   std::array<int64_t, kFormat.fields> fields;

@@ -1,4 +1,4 @@
-// State::from_bytes on bytes from anywhere: it refuses with FormatError or gives a state whose image is those very bytes.
+// State::from_bytes on untrusted bytes: a FormatError, or a state that is saved as the same bytes.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -31,7 +31,7 @@ void expect_refusal_or_round_trip(std::span<const std::byte> image) {
   }
 }
 
-// Magic, version, sizes and checksum put right, so that the shape alone decides: chance would never find a checksum.
+// Corrects magic, version, sizes and checksum, so that only the shape matters: a checksum is never found by chance.
 std::vector<std::byte> with_sound_frame(std::span<const std::byte> image) {
   std::vector<std::byte> sound(image.begin(), image.end());
   if (sound.size() < kHeaderSize) sound.resize(kHeaderSize);

@@ -1,4 +1,4 @@
-// Models of a few hundred weights, of all kinds of attention that sessions remember.
+// Models of a few hundred weights, with all kinds of attention that sessions support.
 #ifndef RAFFIA_FUZZ_TINY_MODELS_H_
 #define RAFFIA_FUZZ_TINY_MODELS_H_
 
@@ -17,7 +17,7 @@ inline ModelConfig tiny_config(std::initializer_list<const char*> estimators) {
   return config;
 }
 
-// Memories of constant size: any position goes with them.
+// Memories of constant size: valid with any position.
 inline ModelConfig tiny_folding_config() {
   ModelConfig config = tiny_config({"rfa_gate:samples=2", "hybrid:samples=2,window=2",
                                     "eva:samples=2,window=4,chunk=2,features=2", "lara:samples=2,window=4,chunk=2"});
@@ -25,7 +25,7 @@ inline ModelConfig tiny_folding_config() {
   return config;
 }
 
-// Keys that are kept one by one.
+// KV caches.
 inline ModelConfig tiny_keeping_config() {
   ModelConfig config = tiny_config({"softmax", "window:window=2,before=1"});
   config.kv_heads = 1;
@@ -36,7 +36,7 @@ inline ModelConfig tiny_keeping_config() {
   return config;
 }
 
-// Whether a session can choose what comes next: logits of damaged weights are no numbers, which sample() refuses.
+// Whether a session can sample: with damaged weights logits may be NaN, for which sample() throws.
 inline bool can_choose(const Session& session) {
   const auto logits = session.logits();
   return !logits.empty() && std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); });

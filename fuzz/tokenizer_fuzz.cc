@@ -1,5 +1,5 @@
-// tokenizer.json from anywhere: it is refused with FormatError (or IoError for the file that it names), or it takes any bytes and
-// gives ids of its vocabulary, which stand for text again.
+// Untrusted tokenizer.json: a FormatError (or IoError for the file that it names), or a tokenizer that encodes any bytes to ids
+// of its vocabulary, which can be decoded.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

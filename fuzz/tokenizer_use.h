@@ -1,4 +1,4 @@
-// What every tokenizer has to hold, whatever file it came from.
+// Properties that every tokenizer must have.
 #ifndef RAFFIA_FUZZ_TOKENIZER_USE_H_
 #define RAFFIA_FUZZ_TOKENIZER_USE_H_
 
@@ -20,8 +20,8 @@ inline void use(const raffia::Tokenizer& tokenizer, std::string_view text) {
     known = known && id != unknown;
   }
   const std::string decoded = tokenizer.decode(ids);
-  if (kind == "bpe" || !known) return;  // a text may hold marks for spaces and special pieces, which do not come back
-  // What was decoded says the same again; without unknowns it is the text, but for the spacing of words.
+  if (kind == "bpe" || !known) return;  // a text may contain marks for spaces and special pieces, which are not decoded exactly
+  // Decoded text encodes to the same ids; without unknown tokens it is the original text, except for spaces between words.
   if (kind == "scored") {
     ids.insert(ids.begin(), tokenizer.begin());
     if (tokenizer.decode(ids) != text) std::abort();

@@ -1,4 +1,4 @@
-// WindowState::from_bytes on bytes from anywhere: it refuses with FormatError or gives a state whose image is those very bytes.
+// WindowState::from_bytes on untrusted bytes: a FormatError, or a state that is saved as the same bytes.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -20,7 +20,7 @@ using Bytes = std::span<const std::byte>;
 using Fields = std::array<int64_t, raffia::kWindowStateImage.fields>;
 constexpr size_t kHeaderSize = raffia::kWindowStateImage.header_size();
 
-// Whether they were taken for a state.
+// Whether they were accepted as a state.
 bool expect_refusal_or_round_trip(Bytes image) {
   try {
     const std::vector<std::byte> again = raffia::WindowState::from_bytes(image).to_bytes();
@@ -31,7 +31,7 @@ bool expect_refusal_or_round_trip(Bytes image) {
   }
 }
 
-// Where an image has them, whether or not it is one. Native order: a fuzzer does not mind.
+// At the offset that a valid file has them. Native byte order: it does not matter for a fuzzer.
 Fields fields_of(Bytes bytes) {
   Fields fields = {};
   const Bytes found = bytes.subspan(std::min(bytes.size(), raffia::ImageFormat::kFieldsAt));
@@ -39,7 +39,7 @@ Fields fields_of(Bytes bytes) {
   return fields;
 }
 
-// Magic, version, sizes and checksum put right, so that the shape alone decides: chance would never find a checksum.
+// Corrects magic, version, sizes and checksum, so that only the shape matters: a checksum is never found by chance.
 std::vector<std::byte> with_sound_frame(Bytes bytes) {
   std::vector<std::byte> sound(bytes.begin(), bytes.end());
   sound.resize(std::max(sound.size(), kHeaderSize));
@@ -47,7 +47,7 @@ std::vector<std::byte> with_sound_frame(Bytes bytes) {
   return sound;
 }
 
-// The bytes as the payload of the nearest small shape that can be: such an image is a state unless its counts of tokens are wild.
+// The bytes as the payload of the nearest valid small shape: this is a valid state unless its token counts are out of range.
 void expect_a_small_shape_to_be_taken(Bytes bytes) {
   constexpr int64_t kMost = 6;  // of each extent
   Fields fields = fields_of(bytes);

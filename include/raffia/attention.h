@@ -1,13 +1,13 @@
-// Attention: random features in linear time, and exact softmax beside it.
+// Attention in linear time with random features, and exact softmax attention.
 //
 // Shapes everywhere: q [B, Tq, H, D], k [B, Tk, G, D], v [B, Tk, G, V], gate_logits [B, Tk, G], out [B, Tq, H, V]. H is a
 // multiple of G; query head h reads key/value head h / (H / G). Feature maps and states have G heads.
-// Inputs and outputs are fp32 or bf16, of any strides; sums, states and gradients of parameters are fp32.
-// Sizes need not divide anything. Shapes are checked at the door: InvalidArgument names the argument that does not fit.
+// Inputs and outputs are fp32 or bf16, with any strides; sums, states and gradients of parameters are fp32.
+// Lengths need not be multiples of a block size. Every op checks shapes first; InvalidArgument names the argument that is wrong.
 //
-// Causal ops never use a later token: changing it changes no earlier bit. (A NaN or infinity is an exception in the linear ops:
-// it may spread to the 15 tokens before it, with which it shares a chunk.) Ops are thread-safe for distinct outputs and states.
-// Their results do not depend on the number of threads, to the bit.
+// Causal ops never use a later token: changing one leaves all earlier outputs bitwise the same. (Exception in the linear ops: a
+// NaN or infinity may spread to the 15 tokens before it that share its chunk.) Ops are thread-safe for distinct outputs and
+// states. Their results are bitwise the same for any number of threads.
 #ifndef RAFFIA_ATTENTION_H_
 #define RAFFIA_ATTENTION_H_
 
@@ -22,30 +22,30 @@
 
 namespace raffia {
 
-// Which tokens there are. At most one of `lengths` and `cu_seqlens` is given.
+// Padding and packing. At most one of `lengths` and `cu_seqlens` may be given.
 struct Layout {
   View2 valid = {};  // [B, Tk] u8: 1 where a key takes part. Others change neither outputs nor state, even where they hold NaN
   std::span<const int64_t> lengths = {};       // [B]: keys of entry b, and queries too where Tq = Tk; the rest is padding
   std::span<const int64_t> cu_seqlens = {};    // [N + 1], from 0 to T: N sequences end to end in one batch entry (B = 1)
-  std::span<const int64_t> cu_seqlens_k = {};  // of keys where they differ from the queries'
+  std::span<const int64_t> cu_seqlens_k = {};  // the same for keys, if they differ from the queries
 };
 
 struct AttentionOptions {
-  std::optional<float> eps = {};  // floor of denominators, relative to the mass; by default map.default_eps()
+  std::optional<float> eps = {};  // floor of denominators, relative to the mass; default: map.default_eps()
   Layout layout = {};             // padding and packing
   // Tokens per parallel segment of a causal sequence. 0: chosen from the shape (16 segments for one sequence and head of 8,192
-  // tokens or more, none otherwise); < 0: none. Segments feed several threads from one head, and cost a single thread up to half
-  // again as much work.
+  // tokens or more, none otherwise); < 0: none. Segments let several threads work on one head; on a single thread they cost up
+  // to 50% more work.
   int64_t segment = 0;
   int threads = 0;               // at most this many; 0: as many as the executor has
   Executor* executor = nullptr;  // default_executor() if null
   std::span<float> record = {};  // filled for the backward pass; record_size() floats
 };
 
-// How the denominators fared. A clamp rate above 1% says that the random features are too few for sigma.
+// How many denominators were clamped. A rate above 1% means that there are too few random features for this sigma.
 struct Report {
   int64_t rows = 0;     // outputs with a denominator
-  int64_t clamped = 0;  // of these, below the floor
+  int64_t clamped = 0;  // those whose denominator was below the floor
   double clamp_rate() const { return rows == 0 ? 0.0 : static_cast<double>(clamped) / static_cast<double>(rows); }
 };
 
@@ -53,8 +53,8 @@ struct Report {
 //   out_t = phi(q_t)^T sum_i phi(k_i) v_i^T / phi(q_t)^T sum_i phi(k_i)
 Report rfa_attention(View4 q, View4 k, View4 v, const FeatureMap& map, MutView4 out, const AttentionOptions& options = {});
 
-// Causal attention: query t reads keys 0..t and what `state` holds. `state` is read as S_0 and left as S_T; its batch is B, or N
-// with cu_seqlens.
+// Causal attention: query t reads keys 0..t and the memory in `state`. `state` is read as S_0 and overwritten with S_T; its batch
+// is B, or N with cu_seqlens.
 Report causal_attention(View4 q, View4 k, View4 v, const FeatureMap& map, State& state, MutView4 out,
                         const AttentionOptions& options = {});
 
@@ -64,8 +64,8 @@ Report causal_attention(View4 q, View4 k, View4 v, const FeatureMap& map, State&
 Report gated_attention(View4 q, View4 k, View4 v, View3 gate_logits, const FeatureMap& map, State& state, MutView4 out,
                        const AttentionOptions& options = {});
 
-// The two halves of rfa_attention, for keys that are folded once and read often (the source of a translation):
-// adds keys to the state / reads it. With gate_logits the fold decays as in gated_attention.
+// The two halves of rfa_attention, for keys that are added once and read often (the source of a translation): fold_keys adds keys
+// to the state, read_state reads it. With gate_logits the state decays as in gated_attention.
 void fold_keys(View4 k, View4 v, const FeatureMap& map, State& state, const AttentionOptions& options = {});
 void fold_keys(View4 k, View4 v, View3 gate_logits, const FeatureMap& map, State& state, const AttentionOptions& options = {});
 Report read_state(View4 q, const FeatureMap& map, const State& state, MutView4 out, const AttentionOptions& options = {});
@@ -81,18 +81,18 @@ Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap
 Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap& map, std::span<State* const> sessions,
                   MutView3 out, const AttentionOptions& options = {});
 
-// Gradients. Views are overwritten, parameter gradients are added to; leave absent what is not wanted.
+// Gradients. Views are overwritten, parameter gradients are added to. Absent views are not computed.
 struct AttentionGradients {
   MutView4 q = {}, k = {}, v = {};
   MutView3 gate_logits = {};
   MapGradients map = {};
-  State* state = nullptr;  // in: gradient of the final state (sums and normaliser); out: gradient of the initial one
+  State* state = nullptr;  // in: gradient of the final state (sums and normaliser); out: of the initial state
 };
 
-// Floats that a forward pass leaves in options.record for the backward pass: denominators and a state every 128 tokens.
+// Number of floats that a forward pass writes to options.record for the backward pass: denominators, and a state per 128 tokens.
 int64_t record_size(View4 q, View4 k, View4 v, const FeatureMap& map, const AttentionOptions& options = {});
 
-// `out` and `record` are what the forward pass with the same inputs and options left.
+// `out` and `record` are those of the forward pass with the same inputs and options.
 void rfa_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record,
                             View4 dout, const AttentionGradients& gradients, const AttentionOptions& options = {});
 void causal_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record,
@@ -101,20 +101,20 @@ void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, cons
                               std::span<const float> record, View4 dout, const AttentionGradients& gradients,
                               const AttentionOptions& options = {});
 
-// Exact softmax attention, blocked with an online softmax: memory O(T) whatever the length.
+// Exact softmax attention, blocked with an online softmax: memory O(T).
 //   out_t = softmax_j(scale q_t . k_j + key_bias_j) v_j
-// Rows without any key give 0.
+// The output of a query that sees no key is 0.
 struct SoftmaxOptions {
   bool causal = false;  // query t of Tq sees keys up to t + Tk - Tq
-  // Local attention: query t sees keys of its own window of this many tokens alone, and of `before` windows before it (causal
-  // only). 0: no window. There are as many queries as keys then.
+  // Local attention: query t sees only the keys of its own window of this many tokens and of the `before` windows before it
+  // (causal only). 0: no window. With a window there must be as many queries as keys.
   int64_t window = 0, before = 0;
-  std::optional<float> scale = {};  // by default 1 / sqrt(D)
+  std::optional<float> scale = {};  // default: 1 / sqrt(D)
   View3 key_bias = {};              // [B, Tk, G], added to the logits
   Layout layout = {};               // padding and packing
   int threads = 0;                  // at most this many; 0: as many as the executor has
   Executor* executor = nullptr;     // default_executor() if null
-  MutView3 logsumexp = {};          // [B, Tq, H] out: log of the denominators, which the backward pass needs; -inf without keys
+  MutView3 logsumexp = {};          // [B, Tq, H] out: log of the denominators, for the backward pass; -inf without keys
 };
 
 void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options = {});
@@ -127,8 +127,8 @@ struct SoftmaxGradients {
 void softmax_attention_backward(View4 q, View4 k, View4 v, View4 out, View3 logsumexp, View4 dout,
                                 const SoftmaxGradients& gradients, const SoftmaxOptions& options = {});
 
-// One token for each of B sessions over caches k [B, capacity, G, D], v [B, capacity, G, V] that already hold it;
-// lengths[b] entries of each count. q [B, H, D] -> out [B, H, V].
+// One token for each of B sessions: q [B, H, D] -> out [B, H, V]. The caches k [B, capacity, G, D] and v [B, capacity, G, V]
+// already hold the token's key and value; the first lengths[b] entries of each are used.
 void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t> lengths, MutView3 out,
                   const SoftmaxOptions& options = {});
 

@@ -12,19 +12,19 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A shape, element type or option that the called function does not take.
+// A shape, element type or option that the called function does not accept.
 class InvalidArgument : public Error {
  public:
   using Error::Error;
 };
 
-// Bytes that are not what they claim to be: truncated, corrupt, of another version.
+// Invalid file contents: truncated, corrupt, or of an unsupported version.
 class FormatError : public Error {
  public:
   using Error::Error;
 };
 
-// The operating system refused: missing file, full disk, no permission.
+// An error of the operating system: missing file, full disk, no permission.
 class IoError : public Error {
  public:
   using Error::Error;

@@ -1,10 +1,10 @@
-// An estimator of attention as a value: a model, a benchmark or a laboratory names any of them the same way.
+// An attention estimator and its options as one value, with a text form that models, benchmarks and commands share.
 //
 //   Estimator e = parse_estimator("lara:samples=64,proposals=qk-mixed");
 //   attend(e, {.q = q, .k = k, .v = v}, out);
 //
-// Names: softmax, window (exact, but the recent past alone), rfa, rfa_gate, hybrid, ra, lara, eva. Every field below is a key of
-// the string, with underscores or hyphens; a key that its kind does not use is an error.
+// Names: softmax, window (exact attention to the recent past only), rfa, rfa_gate, hybrid, ra, lara, eva. Every field below is a
+// key of the string, with underscores or hyphens; a key that the kind does not use is an error.
 #ifndef RAFFIA_ESTIMATOR_H_
 #define RAFFIA_ESTIMATOR_H_
 
@@ -30,14 +30,14 @@ struct Estimator {
   // rfa, rfa_gate, hybrid: random vectors D. ra: draws per query. lara: samples. eva: chunks (bidirectional), or summaries kept
   // (causal; 0: all). Default by kind: 64; ra: 1; causal lara: 128; causal eva: 256.
   std::optional<int64_t> samples = {};
-  MapKind map = MapKind::trig;  // rfa, rfa_gate, hybrid; rfa with `log` has positive features
-  bool log = false;             // rfa: positive features in log space (bidirectional): any scale, no clamp
-  int64_t window = 32;          // window, hybrid, eva, causal lara
-  int64_t before = 0;           // window: blocks before the own one that are seen too (1: the exact part of hybrid)
-  int64_t chunk = 8;            // causal eva, causal lara: tokens per summary or proposal
-  int64_t features = 64;        // causal eva: random features of the folded past
-  float decay = 1;              // causal eva: what the folded past keeps per window
-  int64_t per_proposal = 1;     // lara: samples per proposal
+  MapKind map = MapKind::trig;                     // rfa, rfa_gate, hybrid; rfa with `log` has positive features
+  bool log = false;                                // rfa: positive features in log space (bidirectional): any scale, no clamp
+  int64_t window = 32;                             // window, hybrid, eva, causal lara
+  int64_t before = 0;                              // window: how many earlier windows are also seen (1: the exact part of hybrid)
+  int64_t chunk = 8;                               // causal eva, causal lara: tokens per summary or proposal
+  int64_t features = 64;                           // causal eva: random features of the folded past
+  float decay = 1;                                 // causal eva: factor of the folded past per window
+  int64_t per_proposal = 1;                        // lara: samples per proposal
   Proposals proposals = Proposals::chunk_mean;     // lara
   SampleWeights weights = SampleWeights::balance;  // lara
   float strength = 1;                              // lara with weights=mis-opt: eta
@@ -49,7 +49,7 @@ struct Estimator {
   uint32_t draw = 0;
   bool operator==(const Estimator&) const = default;
 
-  bool is_random() const;  // its output depends on the seed
+  bool is_random() const;  // the output depends on the seed
   bool supports_causal() const;
   bool supports_bidirectional() const;
 
@@ -57,9 +57,9 @@ struct Estimator {
   FeatureMap make_map(int64_t dim, int64_t heads) const;
 };
 
-// "name" or "name:key=value,key=value". Throws InvalidArgument that names what is wrong and what was expected.
+// "name" or "name:key=value,key=value". Throws InvalidArgument, which says what is wrong and what was expected.
 Estimator parse_estimator(std::string_view text);
-std::string to_string(const Estimator& estimator);  // what parse_estimator reads back as the same value; defaults are left out
+std::string to_string(const Estimator& estimator);  // parse_estimator gives the same value back; defaults are left out
 
 struct AttendInputs {
   View4 q = {}, k = {}, v = {};
@@ -71,13 +71,13 @@ struct AttendInputs {
 
 struct AttendOptions {
   bool causal = false;
-  std::optional<float> scale = {};  // of logits; 1 / sqrt(D) by default. Maps have their own scale
+  std::optional<float> scale = {};  // of logits; default: 1 / sqrt(D). Maps have their own scale
   Layout layout = {};
   int threads = 0;
   Executor* executor = nullptr;
 };
 
-// Attention of whole sequences by any estimator, from empty memory. Throws InvalidArgument where a kind has no such form.
+// Attention over whole sequences with any estimator, from empty memory. Throws InvalidArgument if the kind does not support it.
 Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options = {});
 
 }  // namespace raffia

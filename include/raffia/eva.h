@@ -1,12 +1,12 @@
-// EVA without parameters: a window of exact keys, and one virtual key and value per chunk of all others, in one softmax.
+// EVA without learned parameters: exact keys in a window, and one virtual key and value per chunk elsewhere, in one softmax.
 //
 //   logits {q . k_m : own window} and {q . kbar_c + log|P_c| : chunks outside of it},  values v_m and
 //   beta_c = softmax_m(w_c . k_m - |k_m|^2 / 2) v_m over the chunk,  w_c = qbar_c + kbar_c      (logits scaled to q . k)
 //
-// Causal: chunks of strictly earlier windows. Of these the last `summaries` are kept; older ones are folded into R random
-// features in log space, with a constant decay: memory of constant size with an exact recent past.
+// Causal: only chunks of earlier windows are seen. The last `summaries` of them are kept; older ones are folded into R random
+// features in log space, with a constant decay. Memory is of constant size, and the recent past is exact.
 //
-// Shapes, layouts, element types and threads as in attention.h. Self attention: there are as many queries as keys.
+// Shapes, layouts, element types and threads are as in attention.h. Self attention only: as many queries as keys.
 #ifndef RAFFIA_EVA_H_
 #define RAFFIA_EVA_H_
 
@@ -22,17 +22,17 @@
 namespace raffia {
 
 struct EvaOptions {
-  int64_t samples = 64;             // chunks of a sequence, at most; a chunk is ceil(length / samples) tokens
+  int64_t samples = 64;             // maximum number of chunks in a sequence; a chunk is ceil(length / samples) tokens
   int64_t window = 32;              // tokens seen exactly; rounded up to whole chunks
-  std::optional<float> scale = {};  // of logits; 1 / sqrt(D) by default
+  std::optional<float> scale = {};  // of logits; default: 1 / sqrt(D)
   Layout layout = {};
   int threads = 0;               // at most this many; 0: as many as the executor has
   Executor* executor = nullptr;  // default_executor() if null
   std::span<float> record = {};  // filled for the backward pass; eva_record_size() floats
 };
 
-// Cost O(T (samples + window)) per head, where the window is at least a chunk of T / samples; memory O(T + samples) rows. The
-// length of a sequence counts up to its last valid key. Masked tokens have an output, but no gradient.
+// Cost O(T (samples + window)) per head, where the window is at least one chunk of T / samples; memory O(T + samples) rows. A
+// sequence ends at its last valid key. Masked tokens have an output, but no gradient.
 void eva_attention(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& options = {});
 int64_t eva_record_size(View4 q, View4 k, View4 v, const EvaOptions& options = {});
 void eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
@@ -41,10 +41,10 @@ void eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<cons
 struct CausalEvaOptions {
   int64_t window = 32;  // tokens per window
   int64_t chunk = 8;    // tokens per summary, a divisor of the window
-  int64_t summaries =
-      256;                // kept, a multiple of window / chunk; older ones are folded. 0: all are kept (and no state is constant)
+  // How many summaries are kept, a multiple of window / chunk; older ones are folded. 0: all are kept, and no state is possible.
+  int64_t summaries = 256;
   int64_t features = 64;  // R, random features of the folded past
-  float decay = 1;        // what the folded past keeps when a window is folded, in (0, 1]
+  float decay = 1;        // factor of the folded past whenever a window is folded, in (0, 1]
   Draws draws = Draws::orthogonal;
   uint64_t seed = 0;
   uint32_t layer = 0;
@@ -56,13 +56,13 @@ struct CausalEvaOptions {
   std::span<float> record = {};  // causal_eva_record_size() floats
 };
 
-// Throws InvalidArgument where options.summaries is 0: such a state has no size.
+// Throws InvalidArgument if options.summaries is 0: such a state would grow without bound.
 WindowStateShape causal_eva_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
                                         const CausalEvaOptions& options = {});
 
-// `state` is read as the past and left as the past of the next call; null: starts empty and forgets. The backward pass takes what
-// the state held before as a constant (`initial`, null: empty). A call needs O(T / chunk (D + V) + T / window R V) floats per
-// head, for one sequence at a time.
+// `state` is the memory of earlier calls; it is read and updated. Null: starts empty and keeps nothing. The backward pass treats
+// the state before the forward pass as a constant (`initial`, null: empty). A call needs O(T / chunk (D + V) + T / window R V)
+// floats per head, for one sequence at a time.
 void causal_eva_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& options = {});
 int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalEvaOptions& options = {});
 void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out,

@@ -1,12 +1,11 @@
-// Hybrid attention: an exact recent past and a folded far past, in one normaliser.
+// Hybrid attention: exact attention to the recent past and gated RFA over everything older, with one common normaliser.
 //
-// Blocks of W tokens. Query t sees, exactly, the keys of its own block up to itself and of the block before; everything older
-// lives in a gated RFA state. With s_tj the exact logits, y_t what the state (decayed up to t) answers and c a learned log scale:
-//   out_t = (sum_j exp(s_tj) v_j + exp(c) y_t[0:V]) / (sum_j exp(s_tj) + exp(c) y_t[V])       terms of y dropped where y_t[V] <=
-//   0
+// The sequence is cut into blocks of W tokens. Query t attends exactly to the keys of its own block up to itself and of the block
+// before. Older tokens are in a gated RFA state. With the exact logits s_tj, the output y_t of the state (decayed up to t), and a
+// learned log scale c:
+//   out_t = (sum_j exp(s_tj) v_j + exp(c) y_t[0:V]) / (sum_j exp(s_tj) + exp(c) y_t[V])   (terms of y dropped if y_t[V] <= 0)
 // Memory is constant: two blocks of keys and values, and one gated state.
-//
-// Shapes, layouts, element types and threads as in attention.h.
+// Shapes, layouts, element types and threads are as in attention.h.
 #ifndef RAFFIA_HYBRID_H_
 #define RAFFIA_HYBRID_H_
 
@@ -23,31 +22,31 @@ namespace raffia {
 struct HybridInputs {
   View4 q = {}, k = {}, v = {};  // exact part: [B, T, H, D], [B, T, G, D], [B, T, G, V]
   View3 gate_logits = {};        // [B, T, G]
-  View1 log_scale = {};          // c [H], f32; -2 is a good start
-  // What the folded part reads and folds, [B, T, H, d] and [B, T, G, d] with d = map.dim(): queries and keys without rotary
-  // positions, or features (map: identity). Absent: q and k.
+  View1 log_scale = {};          // c [H], f32; -2 is a good initial value
+  // Queries and keys of the folded part, [B, T, H, d] and [B, T, G, d] with d = map.dim(): those without rotary positions, or
+  // features (map: identity). Absent: q and k.
   View4 q_far = {}, k_far = {};
 };
 
 struct HybridOptions {
   int64_t window = 32;              // W, tokens per block
-  std::optional<float> scale = {};  // of the exact logits; 1 / sqrt(D) by default
+  std::optional<float> scale = {};  // of the exact logits; default: 1 / sqrt(D)
   Layout layout = {};
   int threads = 0;               // at most this many; 0: as many as the executor has
   Executor* executor = nullptr;  // default_executor() if null
   std::span<float> record = {};  // filled for the backward pass; hybrid_record_size() floats
 };
 
-// has_far: k_far is given.
+// has_far: whether k_far is given.
 WindowStateShape hybrid_state_shape(int64_t batch, int64_t heads, int64_t dim, int64_t value_dim, const FeatureMap& map,
                                     bool has_far, const HybridOptions& options = {});
 
-// `state` is read as the past and left as the past of the next call; null: starts empty and forgets. Report: rows, and how many
-// of them dropped the folded part because its denominator was not positive though it held something.
+// `state` is the memory of earlier calls; it is read and updated. Null: starts empty and keeps nothing. The report counts rows,
+// and as clamped those that dropped a non-empty folded part because its denominator was not positive.
 Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, WindowState* state, MutView4 out,
                         const HybridOptions& options = {});
 
-// Views are overwritten, parameter gradients are added to; leave absent what is not wanted.
+// Views are overwritten, parameter gradients are added to. Absent views are not computed.
 struct HybridGradients {
   MutView4 q = {}, k = {}, v = {};
   MutView3 gate_logits = {};
@@ -59,12 +58,12 @@ struct HybridGradients {
 int64_t hybrid_record_size(const HybridInputs& inputs, const FeatureMap& map, const WindowState* initial,
                            const HybridOptions& options = {});
 
-// `initial`: what the state held before the forward pass (null: empty), a constant.
+// `initial`: the state before the forward pass (null: empty). It is treated as a constant.
 void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map, const WindowState* initial, View4 out,
                                std::span<const float> record, View4 dout, const HybridGradients& gradients,
                                const HybridOptions& options = {});
 
-// One token for each of B sessions, T = 1 in the inputs. The sessions are the entries of one state, or one state each.
+// One token for each of B sessions: T = 1 in the inputs. The sessions are the entries of one state, or one state each.
 Report hybrid_step(const HybridInputs& inputs, const FeatureMap& map, WindowState& state, MutView4 out,
                    const HybridOptions& options = {});
 Report hybrid_step(const HybridInputs& inputs, const FeatureMap& map, std::span<WindowState* const> sessions, MutView4 out,

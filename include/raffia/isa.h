@@ -1,4 +1,4 @@
-// Which vector instructions the kernels use. Chosen once per call of an op from what the CPU has, capped by the environment
+// Which vector instructions the kernels use. Each call of an op takes the best that the CPU supports, limited by the environment
 // variable RAFFIA_MAX_ISA (scalar, sse4, avx2, avx512, neon) or by set_max_isa.
 #ifndef RAFFIA_ISA_H_
 #define RAFFIA_ISA_H_
@@ -14,9 +14,9 @@ enum class Isa : uint8_t { scalar, neon, sse4, avx2, avx512 };
 std::string_view name_of(Isa isa);
 Isa parse_isa(std::string_view name);  // throws InvalidArgument and lists the names
 
-std::vector<Isa> available_isas();  // compiled in and runnable here, slowest first
+std::vector<Isa> available_isas();  // compiled in and supported by this CPU, slowest first
 Isa active_isa();                   // what the next op will use
-void set_max_isa(Isa isa);          // for tests and benchmarks; not to be called while an op runs
+void set_max_isa(Isa isa);          // for tests and benchmarks; must not be called while an op runs
 
 }  // namespace raffia
 

@@ -4,10 +4,10 @@
 //   f(w) = sum_m xi(k_m, w) v_m / z(w),   z(w) = sum_m xi(k_m, w)
 // over w. RA draws w from the exact distribution of each query: unbiased, quadratic. LARA shares S samples among all queries,
 // drawn around means of chunks and weighted by importance: linear, consistent, biased for finite S. With proposals N(0, I) it is
-// RFA with positive features. All of it is softmax over softmax: no exponential outside of one, no eps, outputs in the hull of V.
+// RFA with positive features. Every exponential is part of a softmax: no overflow, no eps, outputs in the convex hull of V.
 //
-// Shapes, layouts, element types and threads as in attention.h. Random numbers are shared by all entries of a batch, so that the
-// output of a sequence does not depend on its neighbours.
+// Shapes, layouts, element types and threads are as in attention.h. Random numbers are shared by all entries of a batch, so that
+// the output of a sequence does not depend on the others.
 #ifndef RAFFIA_LARA_H_
 #define RAFFIA_LARA_H_
 
@@ -27,45 +27,45 @@ namespace raffia {
 // Where the samples of LARA are drawn: w_s = mu_c + e_s, e_s ~ N(0, I), in units where logits are q . k.
 enum class Proposals : uint8_t {
   chunk_mean,  // mu_c = mean(q) + mean(k) of chunk c
-  qk_mixed,    // mu_c = mean(q) of chunk c + the key means of all chunks, attended to by it
+  qk_mixed,    // mu_c = mean(q) of chunk c + softmax attention of that mean over the key means of all chunks
   standard,    // mu_c = 0: RFA with positive features, in log space
 };
 
 enum class SampleWeights : uint8_t {
   balance,  // balance heuristic: consistent, numerator and denominator unbiased
-  mis_opt,  // of the authors' code, for comparison: forward only, and not in the blocked kernel
+  mis_opt,  // as in the authors' code, for comparison: forward only, and not in the blocked kernel
 };
 
 std::string_view name_of(Proposals proposals);
 std::string_view name_of(SampleWeights weights);
 Proposals parse_proposals(std::string_view name);           // throws InvalidArgument and lists the names
-SampleWeights parse_sample_weights(std::string_view name);  // likewise
+SampleWeights parse_sample_weights(std::string_view name);  // the same
 
 struct LaraOptions {
-  int64_t samples = 64;              // S in all
+  int64_t samples = 64;              // S, the total
   int64_t samples_per_proposal = 1;  // divides samples; there are samples / samples_per_proposal chunks
   Proposals proposals = Proposals::chunk_mean;
   SampleWeights weights = SampleWeights::balance;
   float mis_opt_strength = 1;  // eta of mis_opt
-  bool mean = false;           // samples are the means of their proposals: good with few samples, then it stalls
+  bool mean = false;           // use the means of the proposals as samples: good for few samples, more do not help
   Draws draws = Draws::orthogonal;
   uint64_t seed = 0;
   uint32_t layer = 0;
   uint32_t draw = 0;                // which draw of the pool
-  std::optional<float> scale = {};  // of logits; 1 / sqrt(D) by default
+  std::optional<float> scale = {};  // of logits; default: 1 / sqrt(D)
   Layout layout = {};
   int threads = 0;               // at most this many; 0: as many as the executor has
   Executor* executor = nullptr;  // default_executor() if null
   std::span<float> record = {};  // filled for the backward pass; lara_record_size() floats
 };
 
-// Views are overwritten; leave absent what is not wanted.
+// Views are overwritten. Absent views are not computed.
 struct QkvGradients {
   MutView4 q = {}, k = {}, v = {};
 };
 
-// Self and cross attention. Chunks are equal shares of the tokens that take part: padding and masked tokens change nothing.
-// (Where Tq = Tk, queries of masked keys count for no mean, and have an output but no gradient.) Cost O((Tq + Tk) S + S C),
+// Self and cross attention. Chunks are equal shares of the tokens that take part, so padding and masked tokens change nothing.
+// (If Tq = Tk, queries of masked keys are left out of all means, and have an output but no gradient.) Cost O((Tq + Tk) S + S C),
 // memory O(Tq + Tk + S) rows per head.
 void lara_attention(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& options = {});
 int64_t lara_record_size(View4 q, View4 k, View4 v, const LaraOptions& options = {});
@@ -78,27 +78,27 @@ struct RaOptions {
   uint64_t seed = 0;
   uint32_t layer = 0;
   uint32_t draw = 0;
-  std::optional<float> scale = {};  // of logits; 1 / sqrt(D) by default
+  std::optional<float> scale = {};  // of logits; default: 1 / sqrt(D)
   Layout layout = {};
   int threads = 0;
   Executor* executor = nullptr;
 };
 
-// Randomized Attention: per draw a key m ~ softmax(q_n . k_m), w = q_n + k_m + e, output f(w). Unbiased. Each draw costs one
-// softmax attention. Memory is that of one draw, and one number more per query for each.
+// Randomized Attention: per draw a key m ~ softmax(q_n . k_m), w = q_n + k_m + e, output f(w). Unbiased. Each draw costs as much
+// as softmax attention. Memory: that of one draw, plus one number per query and draw.
 void ra_attention(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& options = {});
 
-// With the drawn m and e held fixed. Draws them again: no record.
+// The drawn m and e are constants here. They are drawn again, so no record is needed.
 void ra_attention_backward(View4 q, View4 k, View4 v, View4 dout, const QkvGradients& gradients, const RaOptions& options = {});
 
-// Causal LARA: exact logits in the query's own window, samples for all windows before it, in one softmax.
+// Causal LARA: exact logits within the query's window and samples for all earlier windows, in one softmax.
 struct CausalLaraOptions {
   int64_t window = 32;               // tokens per window
   int64_t chunk = 8;                 // tokens per proposal, a divisor of the window
-  int64_t samples = 128;             // at most; windows past these add keys to the samples there are, and no new ones
+  int64_t samples = 128;             // maximum; later windows add their keys to these samples and draw no new ones
   int64_t samples_per_proposal = 1;  // each window adds window / chunk * samples_per_proposal samples
-  // A window's keys meet the samples of its own and earlier windows alone, and are never read again: constant state.
-  // false: new samples read all past keys again, for comparison; no state can be carried then.
+  // true: a window's keys are added to the samples of its own and earlier windows only and never read again: constant state.
+  // false: new samples read all past keys again, for comparison; no state can be carried.
   bool streaming = true;
   Draws draws = Draws::orthogonal;
   uint64_t seed = 0;
@@ -114,9 +114,9 @@ struct CausalLaraOptions {
 WindowStateShape causal_lara_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
                                          const CausalLaraOptions& options = {});
 
-// `state` is read as the past and left as the past of the next call; null: starts empty and forgets. The backward pass takes what
-// the state held before as a constant (`initial`, null: empty). A call needs O(T / window S V) floats per head (backward:
-// O(T / window S (D + V))), for one sequence at a time.
+// `state` is the memory of earlier calls; it is read and updated. Null: starts empty and keeps nothing. The backward pass treats
+// the state before the forward pass as a constant (`initial`, null: empty). A call needs O(T / window S V) floats per head
+// (backward: O(T / window S (D + V))), for one sequence at a time.
 void causal_lara_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalLaraOptions& options = {});
 int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalLaraOptions& options = {});
 void causal_lara_attention_backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out,

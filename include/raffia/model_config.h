@@ -1,4 +1,4 @@
-// config.json of a model directory: what a model is made of. The trainer writes it, the runtime reads it; neither guesses.
+// config.json of a model directory: the architecture of a model. The trainer writes it and the runtime reads it.
 #ifndef RAFFIA_MODEL_CONFIG_H_
 #define RAFFIA_MODEL_CONFIG_H_
 
@@ -14,7 +14,7 @@ namespace raffia {
 
 enum class Task : uint8_t { lm, translate, classify, image };
 enum class Positions : uint8_t { none, rotary, learned };
-enum class Norm : uint8_t { layer, rms };           // mean and variance, or mean square alone
+enum class Norm : uint8_t { layer, rms };           // by mean and variance, or by the mean square only
 enum class FeedForward : uint8_t { gelu, swiglu };  // down(gelu(up x)), or down(silu(gate x) o up x)
 
 std::string_view name_of(Task task);
@@ -22,7 +22,7 @@ std::string_view name_of(Positions positions);
 std::string_view name_of(Norm norm);
 std::string_view name_of(FeedForward feed_forward);
 Task parse_task(std::string_view name);            // throws InvalidArgument and lists the names
-Positions parse_positions(std::string_view name);  // likewise
+Positions parse_positions(std::string_view name);  // the same
 Norm parse_norm(std::string_view name);
 FeedForward parse_feed_forward(std::string_view name);
 
@@ -32,25 +32,25 @@ struct ModelConfig {
   int64_t width = 256;     // E
   int64_t heads = 4;       // H; width / heads is d
   int64_t kv_heads = 0;    // G, a divisor of H: each key and value head serves H / G query heads; 0: H
-  int64_t layers = 4;      // of the decoder (lm), of the encoder and of the decoder each (translate), of the encoder
-  int64_t ffn = 0;         // inner width of the feed-forward part; 0: 4 * width
+  int64_t layers = 4;      // of the decoder (lm), of encoder and decoder each (translate), of the encoder (classify, image)
+  int64_t ffn = 0;         // inner width of the feed-forward layer; 0: 4 * width
   Norm norm = Norm::layer;
   double norm_eps = 1e-5;
   FeedForward feed_forward = FeedForward::gelu;
-  bool bias = true;  // of the linear layers of attention and feed-forward part (gates always have one)
-  bool tied = true;  // lm, translate: logits are h embedding^T; else h output^T, a matrix of its own
-  // One for all layers, or one per layer. translate: of self attention in encoder (bidirectional) and decoder (causal).
+  bool bias = true;  // of the linear layers of attention and feed-forward layers (gates always have one)
+  bool tied = true;  // lm, translate: logits are h embedding^T; false: h output^T, with a separate matrix
+  // One for all layers, or one per layer. translate: for self attention in encoder (bidirectional) and decoder (causal).
   std::vector<Estimator> estimators = {};
   Estimator cross = {};  // translate: the decoder's attention to the source
   Positions positions = Positions::none;
-  int64_t max_length = 0;  // learned positions: how many there are; else 0
+  int64_t max_length = 0;  // number of learned positions; 0 for others
   double rotary_base = 10000;
   int64_t conv = 0;           // width of the short causal convolution on q, k and v; 0: none
   bool head_norm = false;     // RMS norm of each head's output
-  bool learned_sigma = true;  // of random maps
-  int64_t pool = 200;         // matrices that training draws from
-  // Gates: spans 1 / (1 - g) of the heads are geometric between these at first. 0: by estimator (rfa_gate 2..256,
-  // hybrid 16..512).
+  bool learned_sigma = true;  // random maps: sigma is trained
+  int64_t pool = 200;         // number of random matrices that training picks from
+  // Gates: the initial spans 1 / (1 - g) of the heads form a geometric sequence between these. 0: default of the estimator
+  // (rfa_gate 2..256, hybrid 16..512).
   double span_min = 0, span_max = 0;
   double dropout = 0;
   int64_t classes = 0;                              // classify, image
@@ -62,16 +62,16 @@ struct ModelConfig {
   int64_t head_dim() const { return width / heads; }
   int64_t key_heads() const { return kv_heads == 0 ? heads : kv_heads; }
   int64_t ffn_width() const { return ffn == 0 ? 4 * width : ffn; }
-  const Estimator& estimator(int64_t layer) const;  // of this layer
-  // translate names one estimator for both of its halves: where that is causal alone, the encoder takes what comes closest.
+  const Estimator& estimator(int64_t layer) const;
+  // For the encoder of translate. Causal-only kinds are replaced by the closest bidirectional kind (window: softmax; else rfa).
   Estimator encoder_estimator(int64_t layer) const;
-  // With the random numbers of attention `number` of the model: its own seed, or that of the model where it has none.
+  // The estimator with the random stream of attention `number`: its own seed, or the model's seed if it has none (0).
   Estimator streamed(Estimator estimator, uint32_t number) const;
 
-  void check(std::string_view where) const;  // throws FormatError that names the field
+  void check(std::string_view where) const;  // throws FormatError, which names the field
 };
 
-// Every field is written; unknown fields, missing ones and wrong types are FormatErrors that name them.
+// Every field is written. Unknown fields, missing fields and wrong types are FormatErrors that name the field.
 std::string to_json(const ModelConfig& config);
 ModelConfig model_config_from_json(std::string_view text, std::string_view where);
 void save_model_config(const ModelConfig& config, const std::filesystem::path& path);  // atomic

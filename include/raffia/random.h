@@ -1,7 +1,7 @@
 // Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 //
-// A stream is named by a key (seed, layer, head, draw); number i of a stream depends on the key and i alone, so any part of it
-// can be computed anywhere, with the same bits for every ISA and thread count.
+// A stream is identified by a key (seed, layer, head, draw). Number i of a stream depends only on the key and i, so any part of
+// it can be computed at any time, with the same bits for every ISA and number of threads.
 #ifndef RAFFIA_RANDOM_H_
 #define RAFFIA_RANDOM_H_
 
@@ -26,7 +26,7 @@ class RandomStream {
   explicit RandomStream(const StreamKey& key);
 
   uint32_t next_u32();
-  double next_uniform();  // in (0, 1): never 0, never 1
+  double next_uniform();  // in (0, 1): neither 0 nor 1
   double next_normal();   // N(0, 1), Box-Muller in double from two uniforms
 
  private:
@@ -38,19 +38,19 @@ class RandomStream {
   bool has_spare_ = false;
 };
 
-// What Randomized Attention draws for number `draw` of the `draws` of query `query`, both from 0: a uniform of (0, 1), returned,
-// and `noise` [dim], every entry N(0, 1). Any of them can be asked for at any time, at the same cost.
-// Draw n = query * draws + draw owns the 1 + ceil(dim / 2) blocks of the stream from n * (1 + ceil(dim / 2)) on: the uniform is
-// made of the first two words of its first block, and each block after it makes two normals, as RandomStream makes them.
+// The random numbers of Randomized Attention for draw `draw` of `draws` of query `query`, both counted from 0. Returns a uniform
+// number in (0, 1) and fills `noise` [dim] with N(0, 1). Draws can be computed in any order, at the same cost.
+// Draw n = query * draws + draw uses 1 + ceil(dim / 2) blocks of the stream, from block n * (1 + ceil(dim / 2)) on: the uniform
+// number comes from the first two words of the first block; each further block gives two normals, as in RandomStream.
 double randomized_draw(const StreamKey& key, int64_t query, int64_t draws, int64_t draw, std::span<float> noise);
 
-// The uniform of the same draw of `dim` normals alone.
+// Only the uniform number of such a draw with `dim` normals.
 double randomized_uniform(const StreamKey& key, int64_t query, int64_t draws, int64_t draw, int64_t dim);
 
 // How the rows of a projection are drawn.
 enum class Draws : uint8_t {
   iid,         // every entry N(0, 1)
-  orthogonal,  // stacked d x d orthogonal blocks, each row of an independent chi(d) length: lower kernel error for nothing
+  orthogonal,  // stacked d x d orthogonal blocks, rows of independent chi(d) length: lower kernel error at the same cost
 };
 
 // Fills `rows` [count, dim] row-major.

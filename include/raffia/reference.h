@@ -1,11 +1,11 @@
-// Reference twins: every op of features.h and attention.h again, in double precision, as plain loops. Those of lara.h, eva.h and
-// hybrid.h are in reference_sampled.h.
+// Reference implementations ("twins"): every op of features.h and attention.h in double precision, as plain loops. Those of
+// lara.h, eva.h and hybrid.h are in reference_sampled.h.
 //
-// Read these first: they say what the kernels compute. If a kernel and its twin disagree, the twin is right until proven wrong.
+// Read these first: they define what the kernels compute. If a kernel and its twin disagree, the kernel is presumed wrong.
 // Recurrences go token by token and sums are direct, so nothing here is fast; the backward twins of the recurrences keep the
-// state of every token. Views may be of any element type, f64 included. A step is an op with T = 1. Shapes are those of
-// attention.h and are trusted: only the fast ops check them. Call the twins by their full names: `softmax_attention` alone is
-// ambiguous.
+// state of every token. Views may have any element type, including f64. A step is an op with T = 1. Shapes are those of
+// attention.h and are not checked: only the fast ops check them. Call the twins by their qualified names: `softmax_attention`
+// without `reference::` is ambiguous.
 #ifndef RAFFIA_REFERENCE_H_
 #define RAFFIA_REFERENCE_H_
 
@@ -20,7 +20,7 @@
 
 namespace raffia::reference {
 
-// The parameters of a FeatureMap. They are plain numbers so that a finite difference can move one of them.
+// The parameters of a FeatureMap as plain numbers, so that a finite difference can change one of them.
 struct Map {
   explicit Map(const FeatureMap& map);
 
@@ -35,9 +35,9 @@ struct Map {
   std::vector<double> bias;   // b [H, F] of relu, else empty
 };
 
-// Gradients of a map's parameters, shaped like them; `weight` is that of relu's A.
+// Gradients of a map's parameters, with the same shapes; `weight` is the gradient of relu's A.
 struct MapGradient {
-  explicit MapGradient(const Map& map);  // zero
+  explicit MapGradient(const Map& map);  // all zero
 
   std::vector<double> sigma, weight, bias;
 };
@@ -72,11 +72,11 @@ struct Memory {
 void apply_features(View4 x, const Map& map, MutView4 phi);
 void apply_features_backward(View4 x, const Map& map, View4 dphi, MutView4 dx, MapGradient* parameters);
 
-// The ops of attention.h. Of their options, those that change results count: eps, layout; causal, scale, key_bias, logsumexp.
+// The ops of attention.h. Only the options that change results are used: eps, layout; causal, scale, key_bias, logsumexp.
 //
-// A denominator is clamped if it is below eps * mass, or not above 0; it is then eps * mass, and the output is 0 if that is 0
-// too. `layout.valid` says which keys take part. In the causal ops an absent token has an output of 0; elsewhere every query is
-// computed. `layout.lengths` counts keys, and queries too if there are as many (Tq = Tk): queries past it have an output of 0.
+// A denominator is clamped if it is below eps * mass or not positive. It is then replaced by eps * mass; if that is 0 too, the
+// output is 0. `layout.valid` says which keys take part. In the causal ops the output of a masked token is 0; elsewhere every
+// query is computed. `layout.lengths` counts keys, and queries too if Tq = Tk: the output of queries beyond it is 0.
 Report rfa_attention(View4 q, View4 k, View4 v, const Map& map, MutView4 out, const AttentionOptions& options = {});
 Report causal_attention(View4 q, View4 k, View4 v, const Map& map, Memory& memory, MutView4 out,
                         const AttentionOptions& options = {});
@@ -86,7 +86,7 @@ void fold_keys(View4 k, View4 v, const Map& map, Memory& memory, const Attention
 void fold_keys(View4 k, View4 v, View3 gate_logits, const Map& map, Memory& memory, const AttentionOptions& options = {});
 Report read_state(View4 q, const Map& map, const Memory& memory, MutView4 out, const AttentionOptions& options = {});
 
-// Views are overwritten, parameter gradients are added to; leave absent what is not wanted.
+// Views are overwritten, parameter gradients are added to. Absent views are not computed.
 struct Gradients {
   MutView4 q, k, v;
   MutView3 gate_logits;
@@ -94,7 +94,7 @@ struct Gradients {
   Memory* memory = nullptr;  // in: gradient of the final sums and normaliser; out: of the initial ones
 };
 
-// Mass and log_decay are constants to these gradients: only the floor depends on the mass, and a clamped denominator has none.
+// These gradients treat mass and log_decay as constants: only the floor depends on the mass, and clamped denominators have none.
 void rfa_attention_backward(View4 q, View4 k, View4 v, const Map& map, View4 dout, const Gradients& gradients,
                             const AttentionOptions& options = {});
 void causal_attention_backward(View4 q, View4 k, View4 v, const Map& map, const Memory& initial, View4 dout,
@@ -106,8 +106,8 @@ void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOpt
 void softmax_attention_backward(View4 q, View4 k, View4 v, View4 dout, const SoftmaxGradients& gradients,
                                 const SoftmaxOptions& options = {});
 
-// Attention with the exact Gaussian kernel of unit vectors, which the trig map estimates; sigma [G, D]. options.scale is not
-// used.
+// Attention with the exact Gaussian kernel of unit vectors, which the trig map estimates; sigma [G, D]. options.scale is
+// ignored.
 //   out_t = sum_j w_tj v_j / sum_j w_tj,   w_tj = exp(-|sigma o (q^_t - k^_j)|^2 / 2)
 void gaussian_attention(View4 q, View4 k, View4 v, View2 sigma, MutView4 out, const SoftmaxOptions& options = {});
 

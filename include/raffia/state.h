@@ -1,11 +1,11 @@
-// What linear attention remembers: a value of constant size, whatever the length of the text behind it.
+// The memory of linear attention: a value whose size does not depend on the length of the text.
 //
 // Per batch entry b and key/value head h:
 //   sums        S [F, V]   = sum_i weight_i phi(k_i) v_i^T
 //   normaliser  z [F]      = sum_i weight_i phi(k_i)
 //   mass        m          = sum_i weight_i             (the natural scale of denominators)
-//   log_decay   log of the product of all gates since the state was zero; 0 without a gate
-// F V + F + 2 floats: 8,322 at F = 128, V = 64, the size of a KV cache of 65 tokens.
+//   log_decay   log of the product of all gates since the state was empty; 0 without a gate
+// F V + F + 2 floats: 8,322 at F = 128, V = 64, as much as a KV cache of 65 tokens.
 #ifndef RAFFIA_STATE_H_
 #define RAFFIA_STATE_H_
 
@@ -22,7 +22,7 @@ namespace raffia {
 
 namespace detail {
 
-// Rows of a state begin cache lines: vectors that straddle two cost two accesses.
+// Aligns the data of a state to cache lines: a vector that straddles two of them costs two accesses.
 template <class T>
 struct CacheLineAllocator {
   using value_type = T;
@@ -54,7 +54,7 @@ struct StateOptions {
 
 class State {
  public:
-  explicit State(const StateShape& shape);  // empty memory: all zero
+  explicit State(const StateShape& shape);  // empty memory: all zeros
   State(const FeatureMap& map, const StateOptions& options)
       : State(StateShape{options.batch, map.heads(), map.features(), options.value_dim}) {}
 
@@ -72,19 +72,19 @@ class State {
 
   void reset();  // back to empty memory
 
-  // Entry i of the result is entry indices[i] of this state: beam search, forks (repeat an index), batches that shrink.
+  // Entry i of the result is entry indices[i] of this state: for beam search, forks (repeat an index) and shrinking batches.
   State select(std::span<const int64_t> indices) const;
 
-  // The memory of `earlier` followed by what `later` folded from empty memory: (g2, M2) . (g1, M1) = (g2 g1, g2 M1 + M2).
+  // The memory of a text in two parts, where `later` started empty: (g2, M2) . (g1, M1) = (g2 g1, g2 M1 + M2).
   static State compose(const State& earlier, const State& later);
 
-  // A versioned, checksummed image (see docs/state-format.md), little-endian on every machine.
+  // A versioned format with a checksum (see docs/state-format.md), little-endian on every machine.
   std::vector<std::byte> to_bytes() const;
   static State from_bytes(std::span<const std::byte> bytes);  // throws FormatError
-  void save(const std::filesystem::path& path) const;         // written aside, synced and renamed: never half a file
+  void save(const std::filesystem::path& path) const;         // atomic: a temporary file is written, synced and renamed
   static State load(const std::filesystem::path& path);       // throws IoError or FormatError
 
-  // All of it: sums [B, H, F, V], then normalisers [B, H, F], masses [B, H] and log decays [B, H]. Begins a cache line.
+  // All parts: sums [B, H, F, V], then normalisers [B, H, F], masses [B, H] and log decays [B, H]. Aligned to a cache line.
   std::span<float> data() { return data_; }
   std::span<const float> data() const { return data_; }
   bool operator==(const State&) const = default;

@@ -1,5 +1,5 @@
-// Where parallel work runs. Ops cut their work into tasks that depend on shapes and options alone, so results have the same
-// bits on any executor and for any number of threads.
+// Where parallel work runs. Ops divide their work into tasks that depend only on shapes and options, so results are bitwise the
+// same on any executor and for any number of threads.
 #ifndef RAFFIA_THREADS_H_
 #define RAFFIA_THREADS_H_
 
@@ -15,18 +15,18 @@ class Executor {
  public:
   virtual ~Executor() = default;
 
-  // Upper bound of workers that run at once; at least 1.
+  // Maximum number of workers that run at the same time; at least 1.
   virtual int concurrency() const = 0;
 
-  // `task(index, worker)`: 0 <= worker < min(max_workers, concurrency()), and no two tasks run at once with one worker number.
-  // The first exception that a task throws is rethrown here, after the others have ended.
+  // `task(index, worker)`: 0 <= worker < min(max_workers, concurrency()). Tasks with the same worker number never run at the same
+  // time. The first exception of a task is rethrown here, after the others have ended.
   virtual void run(int64_t count, int max_workers, const std::function<void(int64_t index, int worker)>& task) = 0;
 };
 
-// A pool of `threads` - 1 sleeping threads plus the caller's. Calls from within a task run on the calling thread.
+// A pool of `threads` - 1 threads plus the caller's. A call from within a task runs on the calling thread only.
 std::unique_ptr<Executor> make_thread_pool(int threads);
 
-// The executor used when options name none: a pool over all the CPUs this process may run on, made at first use.
+// The executor used if the options have none: a pool over all CPUs that this process may use, made at first use.
 Executor& default_executor();
 
 }  // namespace raffia

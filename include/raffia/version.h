@@ -1,11 +1,11 @@
-// The one place that holds the version; CMake reads it from here.
+// The version of the library. CMake reads it from this file.
 #ifndef RAFFIA_VERSION_H_
 #define RAFFIA_VERSION_H_
 
 #define RAFFIA_VERSION "0.1.0"
 
 namespace raffia {
-const char* version();  // of the library that is linked, which may be newer than the header
+const char* version();  // of the linked library, which may be newer than this header
 }  // namespace raffia
 
 #endif  // RAFFIA_VERSION_H_

@@ -2,7 +2,7 @@
 //
 // A view is a pointer, an element type, a shape and strides counted in elements. Layouts other than row-major need no copy:
 // a [B, H, T, D] array is read as [B, T, H, D] by `View4(data, {B, H, T, D}).permuted({0, 2, 1, 3})`.
-// A default-constructed view is `absent()`: optional arguments (masks, biases, gradients that nobody asked for) use it.
+// A default-constructed view is `absent()`: the default of optional arguments (masks, biases, gradients).
 #ifndef RAFFIA_VIEWS_H_
 #define RAFFIA_VIEWS_H_
 
@@ -70,7 +70,7 @@ namespace detail {
 double load_element(const void* data, DType dtype, int64_t offset);
 void store_element(void* data, DType dtype, int64_t offset, double value);
 
-// What a view may point to: anything to read, nothing const to write.
+// Element types that a view may point to: a mutable view must not point to const.
 template <typename T, bool kMutable>
 concept ElementFor = !kMutable || !std::is_const_v<T>;
 
@@ -92,7 +92,7 @@ class BasicView {
   BasicView(Pointer data, DType dtype, const Extents<Rank>& shape, const Extents<Rank>& strides)
       : data_(data), dtype_(dtype), shape_(shape), strides_(strides) {}
 
-  // A mutable view may be read.
+  // A mutable view converts to a read-only one.
   template <bool kOther, typename = std::enable_if_t<!kMutable && kOther>>
   BasicView(const BasicView<Rank, kOther>& other)  // NOLINT(google-explicit-constructor): like T* to const T*
       : data_(other.data()), dtype_(other.dtype()), shape_(other.shape()), strides_(other.strides()) {}

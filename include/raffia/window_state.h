@@ -1,10 +1,10 @@
-// What windowed estimators remember: the exact tokens of the recent past, and a summary of constant size of all before them.
+// The memory of windowed estimators: the exact tokens of the recent past, and a summary of constant size of all older tokens.
 //
-// A value, as State is: copied, selected, saved and loaded. Its parts are rows of floats per batch entry; each estimator fills
-// those that it names:
+// A value like State: it can be copied, selected, saved and loaded. Its parts are rows of floats per batch entry. Each estimator
+// uses some of them:
 //   hybrid  the last two blocks of keys and values, and a gated state
 //   eva     the tokens of the unfinished window, summaries of chunks, and random features of what is older
-//   lara    the tokens of the unfinished window, and samples that stand for all before them
+//   lara    the tokens of the unfinished window, and samples that summarise all older tokens
 #ifndef RAFFIA_WINDOW_STATE_H_
 #define RAFFIA_WINDOW_STATE_H_
 
@@ -26,28 +26,28 @@ std::string_view name_of(WindowKind kind);
 struct WindowStateShape {
   WindowKind kind = WindowKind::hybrid;
   int64_t batch = 1;
-  int64_t query_heads = 1;  // H, a multiple of G; 1 for hybrid, which keeps nothing of queries
+  int64_t query_heads = 1;  // H, a multiple of G; 1 for hybrid, which stores no queries
   int64_t heads = 1;        // G
   int64_t dim = 0;          // D
-  int64_t far_dim = 0;      // hybrid: size of k_far, 0 where it is k itself; else 0
+  int64_t far_dim = 0;      // hybrid: size of k_far, 0 if it is k itself; else 0
   int64_t value_dim = 0;    // V
   int64_t window = 0;       // W, tokens per window or block
   int64_t summaries = 0;    // eva: chunks kept; lara: samples; hybrid: 0
   int64_t proposals = 0;    // lara: proposals behind the samples; else 0
   int64_t features = 0;     // hybrid: F; eva: R; lara: 0
   int64_t chunk = 0;        // eva, lara: tokens per chunk, a divisor of W; hybrid: 0
-  // A fingerprint of all other options that say what the numbers mean (seeds, scale, ..), as causal_*_state_shape() gives it: a
-  // state is refused with other options than those it was made with.
+  // A hash of all other options that the numbers depend on (seeds, scale, ..), computed by causal_*_state_shape(). An op rejects
+  // a state that was made with other options.
   uint64_t recipe = 0;
   bool operator==(const WindowStateShape&) const = default;
 };
 
 // The parts of a state, per batch entry. N = 2 W tokens for hybrid, else W. C, S and P are summaries (eva), summaries (lara) and
-// proposals of the shape. Parts that a kind has not are empty.
+// proposals of the shape. Parts that a kind does not use are empty.
 //
-// Drawing random rows takes tens of times as long as a step that reads them, so an entry holds its own (`projections`) from its
-// first token on. They are the same for all entries of a recipe: R G D floats of eva, S G D of lara, that buy a step that never
-// draws.
+// Drawing random rows takes tens of times as long as a step that reads them. So an entry stores them (`projections`) at its first
+// token, and steps draw nothing. They are the same for all entries of a recipe and take R G D floats (eva) or S G D (lara).
+// The order of the parts is that of the file format.
 enum class WindowPart : uint8_t {
   queries,          // [W, H, D]          eva, lara
   keys,             // [N, G, D]
@@ -72,7 +72,7 @@ inline constexpr int kWindowParts = 18;
 
 namespace detail {
 
-// Where the parts of an entry are, in floats from its begin.
+// Where the parts of an entry are, as offsets in floats from the start of the entry.
 struct WindowLayout {
   std::array<size_t, kWindowParts> begins = {}, sizes = {};
   size_t entry = 0;  // floats from one entry to the next
@@ -83,29 +83,29 @@ struct WindowLayout {
 
 class WindowState {
  public:
-  // Empty: no tokens yet, log weights (summary_weights, folded_weights, mixtures) -inf, all else 0.
+  // Empty: no tokens, log weights (summary_weights, folded_weights, mixtures) -inf, everything else 0.
   explicit WindowState(const WindowStateShape& shape);
 
   const WindowStateShape& shape() const { return shape_; }
   size_t size_bytes() const { return data_.size() * sizeof(float); }
 
-  int64_t& tokens(int64_t b);  // seen so far by entry b
+  int64_t& tokens(int64_t b);  // number of tokens that entry b has seen
   int64_t tokens(int64_t b) const;
 
-  // Row-major, and begins a cache line.
+  // Row-major, aligned to a cache line.
   std::span<float> part(WindowPart part, int64_t b);
   std::span<const float> part(WindowPart part, int64_t b) const;
 
   void reset();           // back to empty
   void reset(int64_t b);  // one entry
 
-  // Entry i of the result is entry indices[i] of this state: beam search, forks (repeat an index), batches that shrink.
+  // Entry i of the result is entry indices[i] of this state: for beam search, forks (repeat an index) and shrinking batches.
   WindowState select(std::span<const int64_t> indices) const;
 
-  // A versioned, checksummed image (see docs/state-format.md), little-endian on every machine.
+  // A versioned format with a checksum (see docs/state-format.md), little-endian on every machine.
   std::vector<std::byte> to_bytes() const;
   static WindowState from_bytes(std::span<const std::byte> bytes);  // throws FormatError
-  void save(const std::filesystem::path& path) const;               // written aside, synced and renamed: never half a file
+  void save(const std::filesystem::path& path) const;               // atomic: a temporary file is written, synced and renamed
   static WindowState load(const std::filesystem::path& path);       // throws IoError or FormatError
 
   bool operator==(const WindowState&) const = default;
@@ -114,7 +114,7 @@ class WindowState {
   WindowStateShape shape_;
   detail::WindowLayout layout_;
   std::vector<int64_t> tokens_;                                 // [B]
-  std::vector<float, detail::CacheLineAllocator<float>> data_;  // [B][parts in the order above, each from a cache line on]
+  std::vector<float, detail::CacheLineAllocator<float>> data_;  // [B][parts in the order above, each aligned to a cache line]
 };
 
 }  // namespace raffia

@@ -54,7 +54,7 @@ std::string in_quotes_of_a_shell(const std::string& text) {
 
 const CLI::App& root_of(const CLI::App& app) { return app.get_parent() == nullptr ? app : root_of(*app.get_parent()); }
 
-// What raffia-train says of itself; null where it is not installed or cannot run.
+// The description printed by raffia-train; null if it is not installed or cannot run.
 Json tree_of_raffia_train() {
   const std::filesystem::path path = raffia_train_path();
   if (::access(path.c_str(), X_OK) != 0) return nullptr;
@@ -117,7 +117,7 @@ std::string full_name(const CLI::App& app) {
 }
 
 Run add_describe(CLI::App& app) {
-  app.group("");  // for raffia itself, not for people
+  app.group("");  // used by raffia itself, hidden from --help
   return [&app] { std::cout << tree_of(root_of(app)).dump() << '\n'; };
 }
 

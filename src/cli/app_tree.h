@@ -1,4 +1,4 @@
-// What a program understands, as data: the source of shell completions and of the manual page.
+// The commands and flags of a program as data: the source of shell completions and of the manual page.
 //
 //   {"name": "generate", "description": ..., "example": ..., "options": [...], "commands": [...]}
 //   an option: {"names": ["--top-k"], "value": "N", "description": ..., "default": "0", "choices": [...], "required": false}
@@ -14,13 +14,13 @@
 
 namespace raffia::cli {
 
-// Of `app` and all below it. Hidden commands are left out.
+// The tree of `app` and its subcommands, without hidden commands.
 Json tree_of(const CLI::App& app);
 
-// Puts the commands of `other` in the place of those of the same name in `tree`, and adds the rest.
+// Replaces commands of `tree` by those of the same name in `other`, and adds the rest.
 void merge_trees(Json& tree, const Json& other);
 
-// Where raffia-train lies: beside this program.
+// The path of raffia-train: in the directory of this program.
 std::filesystem::path raffia_train_path();
 
 // The tree of raffia, with what raffia-train adds if it is installed. `app`: any command of raffia.

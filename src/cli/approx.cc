@@ -1,4 +1,4 @@
-// raffia approx: how far estimators are from exact attention, and how fast.
+// raffia approx: the error of estimators against exact attention, and their speed.
 #include "cli/approx.h"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ namespace raffia::cli {
 namespace {
 
 constexpr int64_t kLongestInDouble = 2048;  // tokens; the twin takes 2 s per head there
-constexpr int64_t kLongestMatrix = 512;     // tokens; what one can see
+constexpr int64_t kLongestMatrix = 512;     // tokens; larger matrices are unreadable in a plot
 constexpr size_t kMostMatrices = 24;
 constexpr double kLongWarmUp = 0.1;  // seconds; a run of this length needs no second one
 
@@ -41,7 +41,7 @@ struct ApproxFlags {
   std::vector<DataSet> data = {DataSet::walk};
   std::vector<double> scales = {1};
   int64_t length = 1024, head_dim = 64;
-  std::vector<std::string> estimators;  // strings of parse_estimator; empty: what suits the form
+  std::vector<std::string> estimators;  // strings of parse_estimator; empty: the defaults for causal or bidirectional attention
   std::vector<int64_t> samples = {16, 64, 256};
   int64_t seeds = 5;
   uint64_t seed = 0;
@@ -98,7 +98,7 @@ bool has_samples(const Estimator& estimator) {
   }
 }
 
-// Every estimator at every number of samples; one that names its own keeps it.
+// Every estimator with every number of samples; an estimator with samples=N keeps its own.
 std::vector<Estimator> estimators_of(const ApproxFlags& flags) {
   std::vector<std::string> specs = flags.estimators;
   if (specs.empty()) specs = {flags.causal ? "rfa:map=positive" : "rfa:log=true", "lara", "eva", "ra"};
@@ -110,7 +110,7 @@ std::vector<Estimator> estimators_of(const ApproxFlags& flags) {
     Estimator estimator = parse_estimator_of("--estimators", spec);
     if (flags.causal ? !estimator.supports_causal() : !estimator.supports_bidirectional()) {
       throw UsageError(flags.causal ? fmt::format("--causal: {} has no causal form", spec)
-                                    : fmt::format("--estimators: {} is causal, expected --causal beside it", spec));
+                                    : fmt::format("--estimators: {} is causal, expected --causal as well", spec));
     }
     if (estimator.samples || !has_samples(estimator)) {
       add(estimator);
@@ -135,7 +135,7 @@ struct Output {
   std::vector<float> values;
 };
 
-// What holds for the whole command.
+// Settings of the whole command.
 struct Setting {
   const ApproxFlags& flags;
   Executor& executor;
@@ -160,8 +160,8 @@ std::vector<float> unit_rows(const std::vector<float>& x, int64_t dim) {
 // -log(1 - sigmoid(x)), without overflow.
 double softplus(double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }
 
-// What gated estimators need besides q, k and v, for want of a model that learned it: one gate g for all tokens, and a log scale
-// that undoes the factor 1 - g of each fold, so that the folded past weighs as much as its keys do.
+// Inputs of gated estimators besides q, k and v, since no model learned them: one gate g for all tokens, and a log scale that
+// cancels the factor 1 - g of each fold, so that the folded past has the same weight as its keys.
 struct Gates {
   Gates(const ApproxFlags& flags, const Extents<4>& k_shape, int64_t heads)
       : shape{k_shape[0], k_shape[1], k_shape[2]},
@@ -177,7 +177,7 @@ struct Gates {
   std::vector<float> logits, log_scale;
 };
 
-// What estimators are compared with: in double up to 2,048 tokens, by the exact op above.
+// The exact attention to compare with: in double up to 2,048 tokens, with the exact op for longer sequences.
 std::vector<double> exact_attention(const Qkv& qkv, const Setting& run) {
   const Extents<4> shape = output_shape(qkv);
   const bool is_gaussian = run.flags.target == Target::gaussian;
@@ -328,7 +328,7 @@ std::vector<DataSource> sources_of(const ApproxFlags& flags) {
   return sources;
 }
 
-// Contenders take turns within each seed. Softmax, for the ratios, is among them whether it was asked for or not.
+// Contenders take turns within each seed. Softmax is always one of them: the ratios need it.
 std::vector<ApproxRecord> measure(const DataSource& source, const std::vector<Estimator>& estimators, const Setting& run,
                                   Progress& progress) {
   const ApproxFlags& flags = run.flags;
@@ -385,7 +385,7 @@ std::vector<ApproxRecord> measure(const DataSource& source, const std::vector<Es
   return records;
 }
 
-// Attention with the identity for values is the matrix itself. The first head of the first sequence.
+// Attention with the identity as values gives the attention matrix. Only the first head of the first sequence.
 std::vector<AttentionMatrix> matrices_of(const DataSource& source, const std::vector<Estimator>& estimators, const Setting& run) {
   const Qkv whole = source.make(run.flags.seed);
   const auto [batch, length, heads, dim] = whole.q_shape;
@@ -454,7 +454,7 @@ void run(const ApproxFlags& flags) {
         fmt::format("--input: {} files, expected three .npy files (q, k, v) or one .safetensors file", flags.input.size()));
   }
   if (flags.names.size() != 3) {
-    throw UsageError(fmt::format("--names: {} names, expected three (of q, k, v)", flags.names.size()));
+    throw UsageError(fmt::format("--names: {} names, expected three (for q, k, v)", flags.names.size()));
   }
   const std::vector<Estimator> estimators = estimators_of(flags);
   const std::vector<DataSource> sources = sources_of(flags);
@@ -471,7 +471,7 @@ void run(const ApproxFlags& flags) {
     });
     if (has_trig && flags.target == Target::softmax) {
       progress.note(
-          "rfa with map trig estimates the Gaussian kernel of unit vectors: compare it by --target gaussian, or take "
+          "rfa with map trig estimates the Gaussian kernel of unit vectors: compare it with --target gaussian, or use "
           "rfa:map=positive");
     }
     for (const DataSource& source : sources) {
@@ -515,7 +515,7 @@ Run add_approx(CLI::App& app) {
              flags->scales.push_back(parse_real("--scale", value, true));
            }
          },
-         "Factors of generated queries and keys; larger: sharper attention")
+         "Scale of generated queries and keys; larger values give sharper attention")
       ->type_name("LIST")
       ->default_str("1")
       ->excludes("--input");
@@ -543,12 +543,13 @@ Run add_approx(CLI::App& app) {
       ->type_name("SPEC")
       ->expected(1)
       ->take_all();
-  add_positives(app, "--samples", flags->samples, "Numbers of samples for estimators that do not name their own");
-  add_positive(app, "--seeds", flags->seeds, "How often, each time with other data and other random draws");
+  add_positives(app, "--samples", flags->samples, "Numbers of samples, for estimators without samples=N");
+  add_positive(app, "--seeds", flags->seeds, "Number of runs, each with different data and random draws");
   add_seed(app, "--seed", flags->seed, "The first seed");
-  app.add_flag("--causal", flags->causal, "Queries see earlier tokens only");
-  add_name(app, "--target", kTargets, flags->target,
-           "What is exact: softmax, or gaussian (the kernel of unit vectors, which trig features estimate)");
+  app.add_flag("--causal", flags->causal, "Causal attention: queries see earlier tokens only");
+  add_name(
+      app, "--target", kTargets, flags->target,
+      "The exact attention to compare with: softmax, or gaussian (the kernel of unit vectors, which trig features estimate)");
   app.add_option_function<std::string>(
          "--gate-logit", [flags](const std::string& text) { flags->gate_logit = parse_real("--gate-logit", text, false); },
          "Gate of rfa_gate and hybrid, before the sigmoid")
@@ -559,7 +560,7 @@ Run add_approx(CLI::App& app) {
                  "Write PREFIX.svg/.png: error against samples, and PREFIX-time.svg/.png: against time (needs gnuplot)")
       ->type_name("PREFIX");
   app.add_option("--show-matrix", flags->matrix,
-                 "Write PREFIX.svg/.png: the attention matrix of each estimator beside the exact one (needs gnuplot)")
+                 "Write PREFIX.svg/.png: the attention matrices of the estimators and of exact attention (needs gnuplot)")
       ->type_name("PREFIX");
   add_format_flags(app, flags->output);
   return [flags] { run(*flags); };

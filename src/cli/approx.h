@@ -1,4 +1,4 @@
-// What approximations of attention cost in accuracy and time, one record per estimator and number of samples.
+// Error and time of attention estimators, one record per estimator and number of samples.
 #ifndef RAFFIA_CLI_APPROX_H_
 #define RAFFIA_CLI_APPROX_H_
 
@@ -10,7 +10,7 @@
 
 namespace raffia::cli {
 
-// The fields under the names they are printed with; docs/cli.md says what each means.
+// The fields with the names they are printed under; docs/cli.md explains them.
 struct ApproxRecord {
   std::string estimator, spec;
   std::optional<int64_t> samples;
@@ -22,10 +22,10 @@ struct ApproxRecord {
   int64_t batch = 0, heads = 0, kv_heads = 0, length = 0, head_dim = 0, value_dim = 0;
   int64_t seeds = 0;
   double mse = 0;
-  std::optional<double> mse_stderr;  // none: one seed
+  std::optional<double> mse_stderr;  // nullopt: only one seed
   double base_mse = 0;
   double max_abs_error = 0;
-  std::optional<double> clamp_rate;  // none: no denominator of this estimator can be clamped
+  std::optional<double> clamp_rate;  // nullopt: this estimator never clamps a denominator
   double seconds = 0;
   std::optional<double> ratio_to_softmax;
 };
@@ -33,7 +33,7 @@ struct ApproxRecord {
 // PREFIX.svg and PREFIX.png: error against samples. PREFIX-time.svg and PREFIX-time.png: error against time.
 void plot_approx(std::span<const ApproxRecord> records, const std::string& prefix);
 
-// An attention matrix [length, length], row-major, and what made it.
+// An attention matrix [length, length], row-major, and its title.
 struct AttentionMatrix {
   std::string title;
   int64_t length = 0;

@@ -31,7 +31,7 @@ std::string data_title(const ApproxRecord& record) {
   return record.scale ? fmt::format("{} {}", record.data, *record.scale) : record.data;
 }
 
-// Records that differ in samples alone.
+// Records that differ only in the number of samples.
 struct ErrorCurve {
   std::string title;
   std::vector<const ApproxRecord*> points;
@@ -141,7 +141,7 @@ void plot_approx(std::span<const ApproxRecord> records, const std::string& prefi
 }
 
 void plot_matrices(std::span<const AttentionMatrix> matrices, const std::string& prefix) {
-  constexpr float kFloor = 1e-6F;  // weights below it, and negative ones, have the colour of nothing
+  constexpr float kFloor = 1e-6F;  // weights below it, and negative ones, are white
   std::ostringstream out;
   for (size_t i = 0; i < matrices.size(); ++i) {
     out << fmt::format("$matrix{} << EOD\n", i);

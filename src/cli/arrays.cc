@@ -15,7 +15,8 @@ size_t checked_bytes(const Extents<4>& shape, DType dtype) {
   double bytes = static_cast<double>(size_of(dtype));
   for (const int64_t extent : shape) bytes *= static_cast<double>(extent);
   if (bytes > kAddressable) {
-    throw Error(fmt::format("an array of shape {} takes {:.3g} bytes, more than any memory", to_string(shape.data(), 4), bytes));
+    throw Error(
+        fmt::format("an array of shape {} takes {:.3g} bytes, more than can be addressed", to_string(shape.data(), 4), bytes));
   }
   return static_cast<size_t>(bytes);
 }
@@ -30,7 +31,7 @@ MutView4 view_of(std::byte* bytes, const Extents<4>& shape, DType dtype, ArrayLa
 
 Array4::Array4(const Extents<4>& shape, DType dtype, ArrayLayout layout)
     : size_bytes_(checked_bytes(shape, dtype)), bytes_(hwy::AllocateAligned<std::byte>(size_bytes_)) {
-  if (bytes_ == nullptr) throw Error(fmt::format("no memory for {} bytes", size_bytes_));
+  if (bytes_ == nullptr) throw Error(fmt::format("out of memory: cannot allocate {} bytes", size_bytes_));
   std::memset(bytes_.get(), 0, size_bytes_);
   view_ = view_of(bytes_.get(), shape, dtype, layout);
 }

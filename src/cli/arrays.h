@@ -1,4 +1,4 @@
-// Arrays that benchmarks run on.
+// Arrays for benchmarks.
 #ifndef RAFFIA_CLI_ARRAYS_H_
 #define RAFFIA_CLI_ARRAYS_H_
 

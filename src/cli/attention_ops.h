@@ -1,4 +1,4 @@
-// The attention ops under one roof, ready to be timed.
+// All attention ops behind one interface, for timing.
 #ifndef RAFFIA_CLI_ATTENTION_OPS_H_
 #define RAFFIA_CLI_ATTENTION_OPS_H_
 
@@ -25,7 +25,7 @@ struct AttentionCase {
   int64_t segment = 0;
 };
 
-// What the cases of one length read, made when first asked for and shared by all of them.
+// The inputs of all cases of one length, made at first use and shared.
 class AttentionInputs {
  public:
   AttentionInputs(const BenchShape& shape, int64_t length) : shape_(shape), length_(length) {}
@@ -38,7 +38,7 @@ class AttentionInputs {
   const Array4& v();
   const Array4& gate_logits();
   const Array4& dout();
-  const Array4& unread_out();  // for cases whose outputs nobody reads
+  const Array4& unread_out();  // for cases whose outputs are not read
 
   Array4 make(int64_t heads, int64_t dim) const;
 
@@ -51,14 +51,14 @@ class AttentionInputs {
   std::optional<Array4> q_, k_, phi_q_, phi_k_, v_, gate_logits_, dout_, out_;
 };
 
-// What one case reads and writes. Its gradients, `dout` and memory of its own are there where its pass goes backward.
+// Inputs and outputs of one case. Gradients, `dout` and extra memory exist only if it has a backward pass.
 class AttentionRun {
  public:
   AttentionRun(const AttentionCase& bench, const std::shared_ptr<AttentionInputs>& inputs, Executor& executor);
 
   const AttentionCase bench;
   const std::shared_ptr<AttentionInputs> inputs;
-  View4 q, k, v, dout;  // q and k are features where these are all that the op reads
+  View4 q, k, v, dout;  // q and k are features if the op reads only these
   MutView4 out;
   QkvGradients gradients;
 
@@ -70,7 +70,7 @@ class AttentionRun {
     return placed(options, bench.threads, executor_);
   }
 
-  // Memory that lives as long as the run, nothing where it does not go backward: gradients, records, gradients of parameters.
+  // Memory that lives as long as the run: gradients, records, gradients of parameters. Absent without a backward pass.
   MutView4 array(int64_t heads, int64_t dim);
   std::span<float> floats(int64_t count);
 
@@ -80,7 +80,7 @@ class AttentionRun {
   std::deque<std::vector<float>> floats_;
 };
 
-// The two passes of a run, which outlives them.
+// The two passes of a run; the run must outlive them.
 struct Passes {
   std::function<void()> forward, backward;
 };
@@ -90,7 +90,7 @@ Passes linear_passes(AttentionRun& run);  // rfa, rfa_gate
 Passes hybrid_passes(AttentionRun& run);
 Passes sampled_passes(AttentionRun& run);  // lara, ra, eva
 
-// Allocates what the case writes and returns one run of it.
+// Allocates the outputs of the case and returns one run of it.
 std::function<void()> prepare_attention(const AttentionCase& bench, const std::shared_ptr<AttentionInputs>& inputs,
                                         Executor& executor);
 

@@ -36,7 +36,7 @@ FeatureMap random_relu_map(const BenchShape& shape) {
   return FeatureMap::relu({weight.data(), weight_shape}, {bias.data(), {shape.kv_heads, shape.random_features}});
 }
 
-// One run of each case in a process of its own. The figure is clean only while this process is small and has no threads.
+// One run of each case in a child process. The result is accurate only while this process is small and has no threads.
 void measure_memory(std::vector<BenchGroup>& groups, Progress& progress) {
   for (BenchGroup& group : groups) {
     progress.begin(fmt::format("memory at length {}", group.length));
@@ -120,11 +120,11 @@ double total_work(const std::vector<BenchGroup>& groups, int64_t repeats) {
 void add_bench_flags(CLI::App& app, BenchOptions& options) {
   BenchShape& shape = options.shape;
   add_names(app, "--ops", kOps, options.ops, "Contenders: softmax, rfa, rfa_gate, hybrid, lara, ra, eva");
-  add_names(app, "--input", kInputs, options.inputs, "features: phi(q), phi(k) given; qk: the map is part of the op");
+  add_names(app, "--input", kInputs, options.inputs, "features: phi(q) and phi(k) are given; qk: the op computes the map");
   add_positives(app, "--lengths", options.lengths, "Tokens of a sequence");
-  add_positive(app, "--batch", shape.batch, "Sequences at once");
+  add_positive(app, "--batch", shape.batch, "Sequences per batch");
   add_positive(app, "--heads", shape.heads, "Query heads");
-  add_positive(app, "--kv-heads", shape.kv_heads, "Key/value heads, a divisor of --heads (default: as many)");
+  add_positive(app, "--kv-heads", shape.kv_heads, "Key/value heads, a divisor of --heads (default: --heads)");
   add_positive(app, "--head-dim", shape.head_dim, "d: size of a query or key");
   add_positive(app, "--value-dim", shape.value_dim, "dv: size of a value (default: --head-dim)");
   add_positive(app, "--random-features", shape.random_features, "D: rows of the projection (trig: F = 2 D); causal eva: R");
@@ -133,17 +133,17 @@ void add_bench_flags(CLI::App& app, BenchOptions& options) {
   add_positive(app, "--window", shape.window, "hybrid, eva, causal lara: tokens of a window, seen exactly");
   add_positive(app, "--chunk", shape.chunk, "causal eva and lara: tokens per summary or proposal, a divisor of --window");
   add_name(app, "--map", kMaps, shape.map, "Feature map: trig, arccos, positive, positive2, elu, relu");
-  add_positives(app, "--threads", options.threads, "Numbers of threads", kMostThreads);
-  add_positive(app, "--repeats", options.repeats, "Turns of each contender; the best counts");
+  add_positives(app, "--threads", options.threads, "Numbers of threads to measure with", kMostThreads);
+  add_positive(app, "--repeats", options.repeats, "Repetitions per contender; the fastest is reported");
   add_name(app, "--dtype", kDTypes, shape.dtype, "Elements of inputs and outputs: f32, bf16");
   add_name(app, "--layout", kLayouts, shape.layout, "Order of axes in memory: bthd, bhtd");
   add_seed(app, "--seed", shape.seed, "Seed of the data and the map");
   app.add_option_function<std::string>(
          "--isa", [&options](const std::string& text) { options.isa = parse_name("--isa", text, kIsas); },
-         "Widest instruction set to use (default: the widest there is)")
+         "Widest instruction set to use (default: the widest that the CPU supports)")
       ->type_name("NAME");
   app.add_flag("--no-softmax", options.no_softmax, "Do not measure softmax; ratio_to_softmax is null");
-  add_positive(app, "--softmax-max-length", options.softmax_max_length, "Measure softmax up to this length only");
+  add_positive(app, "--softmax-max-length", options.softmax_max_length, "Measure softmax only up to this length");
   add_format_flags(app, options.output);
 }
 
@@ -155,14 +155,14 @@ void check(BenchOptions& options) {
     throw UsageError(fmt::format("--kv-heads: {} does not divide --heads {}", shape.kv_heads, shape.heads));
   }
   if (options.no_softmax && options.ops == std::vector<Op>{Op::softmax}) {
-    throw UsageError("--no-softmax leaves nothing of --ops softmax to measure");
+    throw UsageError("--no-softmax with --ops softmax: there is nothing to measure");
   }
   if (options.isa) {
     std::vector<std::string_view> names;
     for (const Isa isa : available_isas()) names.push_back(name_of(isa));
     if (std::find(names.begin(), names.end(), name_of(*options.isa)) == names.end()) {
-      throw UsageError(
-          fmt::format("--isa: '{}' does not run here, expected one of {}", name_of(*options.isa), fmt::join(names, ", ")));
+      throw UsageError(fmt::format("--isa: '{}' is not supported on this CPU, expected one of {}", name_of(*options.isa),
+                                   fmt::join(names, ", ")));
     }
     set_max_isa(*options.isa);
   }
@@ -198,7 +198,7 @@ std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions
     Progress progress(total_work(groups, options.repeats));
     for (const BenchGroup& group : groups) {
       if (options.no_softmax || measures_softmax(options, group.length)) continue;
-      progress.note(fmt::format("softmax is left out at length {}, above --softmax-max-length {}", group.length,
+      progress.note(fmt::format("softmax is skipped at length {}, which is above --softmax-max-length {}", group.length,
                                 options.softmax_max_length));
     }
     measure_memory(groups, progress);

@@ -1,4 +1,4 @@
-// What the benchmarks of attention, decoding and training share: flags, shapes, and the run itself.
+// Common to the benchmarks of attention, decoding and training: flags, shapes, and the run itself.
 #ifndef RAFFIA_CLI_BENCH_H_
 #define RAFFIA_CLI_BENCH_H_
 
@@ -34,7 +34,7 @@ enum class Pass : uint8_t { forward, backward, forward_backward };
 inline constexpr Named<Pass> kPasses[] = {
     {"forward", Pass::forward}, {"backward", Pass::backward}, {"forward+backward", Pass::forward_backward}};
 
-// Random features of queries and keys; the others read q and k alone, whatever --input says.
+// Ops with random features of queries and keys; the others read q and k and ignore --input.
 constexpr bool has_map(Op op) { return op == Op::rfa || op == Op::rfa_gate || op == Op::hybrid; }
 
 // One of several things that an op can do.
@@ -51,7 +51,7 @@ struct BenchShape {
   int64_t head_dim = 64;
   int64_t value_dim = 0;                // head_dim if 0, until check() fills it in
   int64_t random_features = 64;         // D; causal eva: R
-  std::optional<int64_t> samples = {};  // what the op has by itself if none: see op_options.h
+  std::optional<int64_t> samples = {};  // nullopt: the default of the op, see op_options.h
   int64_t window = 32;
   int64_t chunk = 8;
   MapKind map = MapKind::trig;
@@ -73,10 +73,10 @@ struct BenchOptions {
   FormatFlags output;
 };
 
-// Registers the flags; `options` holds their defaults and outlives the app.
+// Registers the flags; `options` holds their defaults and must outlive the app.
 void add_bench_flags(CLI::App& app, BenchOptions& options);
 
-// Throws UsageError where flags do not fit together, and caps the ISA.
+// Throws UsageError if flags contradict each other, and limits the ISA.
 void check(BenchOptions& options);
 
 // The map of --map; with `input` features, the identity on its features.
@@ -84,18 +84,18 @@ FeatureMap make_map(const BenchShape& shape, OpInput input);
 
 // One contender at one shape.
 struct BenchCase {
-  Record record;                                                     // all that is known before measuring
+  Record record;                                                     // all fields that are known before measuring
   double flops = 0;                                                  // of one run
-  int64_t tokens = 0;                                                // of one run, where tokens per second are of interest
-  bool is_printed = true;                                            // not printed: softmax that only serves ratios
-  std::function<std::function<void()>(Executor& executor)> prepare;  // makes its arrays and returns what is timed
+  int64_t tokens = 0;                                                // of one run; 0: tokens per second are not reported
+  bool is_printed = true;                                            // false: softmax, measured only for the ratios
+  std::function<std::function<void()>(Executor& executor)> prepare;  // allocates its arrays and returns the function to time
 };
 
 // Cases that are interleaved: same length.
 struct BenchGroup {
   int64_t length = 0;
   std::vector<BenchCase> cases;
-  // Optional: what reads the bytes of the softmax cases once, for the share of the bandwidth that they reach.
+  // Optional: reads the bytes of the softmax cases once, to compute the fraction of the bandwidth that they reach.
   std::function<std::function<void()>(Executor& executor, int threads)> prepare_read;
 };
 
@@ -103,7 +103,7 @@ struct BenchGroup {
 bool measures_softmax(const BenchOptions& options, int64_t length);
 bool asks_for(const BenchOptions& options, Op op);
 
-// What each op runs with: softmax and the sampling ops have no map, and run once whatever --input lists.
+// The inputs that each op runs with: softmax and the sampling ops have no map and run once for any --input.
 std::vector<OpInput> inputs_of(const BenchOptions& options, Op op);
 
 // Measures memory, then time, and prints the records on stdout. Returns what was printed.

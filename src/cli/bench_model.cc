@@ -34,7 +34,7 @@ Tensor softmax_of_torch(const Tensor& q, const Tensor& k, const Tensor& v, bool,
   return plain_softmax(q, k, v);
 }
 
-// Whole sequences from empty memory, whose last state nobody reads.
+// Whole sequences from empty memory; the final state is not used.
 std::tuple<Tensor, Tensor, Tensor> rfa_gate_of_torch(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits,
                                                      std::string, const OptionalTensor& draws, const OptionalTensor& sigma,
                                                      const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
@@ -42,8 +42,8 @@ std::tuple<Tensor, Tensor, Tensor> rfa_gate_of_torch(const Tensor& q, const Tens
   return {plain_gated(q, k, v, gate_logits, *draws, *sigma), at::empty({0}), at::zeros({2}, at::kLong)};
 }
 
-// While it lives, models compute attention in plain torch, and are the very same models otherwise: these kernels stand before
-// those of the ops.
+// While this object exists, models compute attention in plain torch and are otherwise unchanged: these kernels take precedence
+// over those of the ops.
 class AttentionOfTorch {
  public:
   AttentionOfTorch() : library_(torch::Library::IMPL, "raffia", c10::DispatchKey::AutogradCPU, __FILE__, __LINE__) {

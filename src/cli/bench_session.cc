@@ -54,7 +54,7 @@ const RecordColumn<SessionRecord> kSessionColumns[] = {
     {"seconds", [](const SessionRecord& r) { return json_of(r.seconds); }, Style::measured, human_time},
 };
 
-// Files of this run, gone at its end.
+// Files of this run, removed at its end.
 class Workplace {
  public:
   Workplace() : path_(fs::temp_directory_path() / fmt::format("raffia-bench-{}", getpid())) { fs::create_directories(path_); }
@@ -74,7 +74,7 @@ class Workplace {
 std::string stored(BenchModel& bench, const fs::path& directory) {
   const std::unique_ptr<Tokenizer> tokenizer = train_tokenizer({.kind = "byte"}, {});
   if (tokenizer->vocabulary() != bench.config.vocabulary) {
-    throw UsageError(fmt::format("--vocabulary: {} does not suit the tokenizer of bytes, expected {}", bench.config.vocabulary,
+    throw UsageError(fmt::format("--vocabulary: {} does not match the byte tokenizer, expected {}", bench.config.vocabulary,
                                  tokenizer->vocabulary()));
   }
   fs::create_directories(directory);
@@ -113,7 +113,7 @@ class SessionTests {
  public:
   SessionTests(const BenchModel& bench, const SessionFlags& flags, const fs::path& workplace)
       : bench_(bench), flags_(flags), workplace_(workplace), model_(Model::load(bench.directory)) {
-    (void)model_->fingerprint();  // read once in the life of a process, not once per session
+    (void)model_->fingerprint();  // computed once per process, not once per session
   }
 
   std::vector<SessionRecord> run(Progress& progress) {
@@ -121,7 +121,7 @@ class SessionTests {
     for (const int64_t depth : flags_.depths) {
       const auto bytes = static_cast<double>(bench_.state_bytes_at(depth));
       if (bytes > 1e9 * static_cast<double>(flags_.bench.cache_limit)) {
-        progress.note(fmt::format("{} is left out at depth {}: a session remembers more than --cache-limit {} GB", bench_.op,
+        progress.note(fmt::format("{} is skipped at depth {}: the memory of a session exceeds --cache-limit {} GB", bench_.op,
                                   depth, flags_.bench.cache_limit));
         continue;
       }
@@ -212,8 +212,8 @@ void run(const SessionFlags& flags) {
 Run add_bench_session(CLI::App& app) {
   const auto flags = std::make_shared<SessionFlags>();
   add_model_flags(app, flags->bench.models);
-  add_counts(app, "--depths", flags->depths, "Tokens that a session has read when it is saved, restored and forked");
-  add_positive(app, "--prompt-tokens", flags->prompt, "Tokens of the prompt that the prefix cache knows");
+  add_counts(app, "--depths", flags->depths, "Tokens that a session has read before it is saved, restored and forked");
+  add_positive(app, "--prompt-tokens", flags->prompt, "Length of the prompt in the prefix cache, in tokens");
   add_run_flags(app, flags->bench);
   return [flags] { run(*flags); };
 }

@@ -1,4 +1,4 @@
-// Which BLAS is behind torch: the reference one is 10 to 30 times slower than others, and it is what Debian installs by itself.
+// Which BLAS torch uses: the reference BLAS is 10 to 30 times slower than others, and it is what Debian installs by default.
 #ifndef RAFFIA_CLI_BLAS_H_
 #define RAFFIA_CLI_BLAS_H_
 
@@ -12,7 +12,7 @@ struct Blas {
 };
 Blas blas_in_use();
 
-// One line for people; empty where all is well.
+// A one-line warning; empty if the BLAS is a fast one.
 std::string blas_warning();
 
 }  // namespace raffia::cli

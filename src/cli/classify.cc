@@ -1,4 +1,4 @@
-// raffia classify: classes of texts, of pairs of texts, of images.
+// raffia classify: classifies texts, pairs of texts, or images.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ std::vector<double> probabilities_of(std::span<const float> logits) {
   return values;
 }
 
-// What is printed of each example: its likeliest classes.
+// Prints the most likely classes of each example.
 class Printer {
  public:
   Printer(const ClassifyFlags& flags, std::vector<std::string> names) : flags_(flags), names_(std::move(names)) {}
@@ -81,8 +81,8 @@ std::vector<std::string> names_for(const Model& model, const std::filesystem::pa
   if (!std::filesystem::exists(directory / kClassesFile)) return {};
   std::vector<std::string> names = load_classes(directory);
   if (std::ssize(names) != model.config().classes) {
-    throw FormatError(fmt::format("{}: names {} classes, the model has {}", (directory / kClassesFile).string(), names.size(),
-                                  model.config().classes));
+    throw FormatError(fmt::format("{}: has {} class names, expected {} (the classes of the model)",
+                                  (directory / kClassesFile).string(), names.size(), model.config().classes));
   }
   return names;
 }
@@ -90,7 +90,7 @@ std::vector<std::string> names_for(const Model& model, const std::filesystem::pa
 class TextClassifier {
  public:
   TextClassifier(const ClassifyFlags& flags, const Model& model) : flags_(flags), model_(model), unknown_(model.tokenizer()) {
-    most_tokens_ = model.config().max_length;  // of learned positions: training, too, cut texts there
+    most_tokens_ = model.config().max_length;  // number of learned positions: training truncates texts there, too
     if (flags.most_tokens > 0 && (most_tokens_ == 0 || flags.most_tokens < most_tokens_)) most_tokens_ = flags.most_tokens;
   }
 
@@ -99,7 +99,7 @@ class TextClassifier {
     if (!model_.config().pairs) return classify(model_, ids(text), run);
     const size_t tab = text.find('\t');
     if (tab == std::string_view::npos || text.find('\t', tab + 1) != std::string_view::npos) {
-      throw FormatError("expected two texts with one tab between them, as this model compares");
+      throw FormatError("expected two texts separated by a tab: this model compares pairs");
     }
     return classify_pair(model_, ids(text.substr(0, tab)), ids(text.substr(tab + 1)), run);
   }
@@ -131,8 +131,7 @@ void classify_texts(const ClassifyFlags& flags, const Model& model, const Printe
       std::string text;
       while (input.read(text, kAtOnce)) {
         if (text.size() > kMostBytesOfLine) {
-          throw FormatError(
-              fmt::format("{}: has more than {} bytes, expected at most that many of one text", input.name(), kMostBytesOfLine));
+          throw FormatError(fmt::format("{}: has more than {} bytes, the maximum for one text", input.name(), kMostBytesOfLine));
         }
       }
       printer.print(input.name(), 1, classifier.logits(text));
@@ -158,7 +157,7 @@ FloatArray read_pixels(const std::filesystem::path& file, const ModelConfig& con
     FloatArray array = read_npy(file);
     for (const float value : array.values) {
       if (!(value >= 0 && value <= 1)) {
-        throw FormatError(fmt::format("{}: holds {}, expected numbers from 0 (black) to 1", file.string(), value));
+        throw FormatError(fmt::format("{}: contains {}, expected numbers from 0 (black) to 1", file.string(), value));
       }
     }
     return array;
@@ -173,7 +172,7 @@ FloatArray read_pixels(const std::filesystem::path& file, const ModelConfig& con
 void classify_images(const ClassifyFlags& flags, const Model& model, const Printer& printer) {
   const ModelConfig& config = model.config();
   const std::vector<int64_t> image = {config.channels, config.image_size, config.image_size};
-  if (flags.files.empty()) throw UsageError("names of image files are missing: this model does not read stdin");
+  if (flags.files.empty()) throw UsageError("image files are missing: a model for images does not read stdin");
   for (const auto& file : flags.files) {
     FloatArray pixels = read_pixels(file, config);
     std::vector<int64_t>& shape = pixels.shape;
@@ -200,7 +199,7 @@ void run(const ClassifyFlags& flags) {
     return model->require_unchanged();
   }
   if (flags.whole || flags.most_tokens > 0)
-    throw UsageError("--whole and --most-tokens are for texts, and this model reads images");
+    throw UsageError("--whole and --most-tokens are for texts, but this model classifies images");
   classify_images(flags, *model, printer);
   model->require_unchanged();
 }
@@ -212,12 +211,13 @@ Run add_classify(CLI::App& app) {
   add_model(app, flags->model);
   app.add_option(
          "files", flags->files,
-         "Texts, one a line (default: stdin); images: .png, .jpg, .pgm, .ppm, .npy, IDX (one channel), CIFAR-10's .bin (three)")
+         "Texts, one per line (default: stdin); images: .png, .jpg, .pgm, .ppm, .npy, IDX (one channel), CIFAR-10's .bin (three)")
       ->type_name("FILE");
-  add_positive(app, "--top", flags->top, "Classes to print of each, the likeliest first");
-  app.add_flag("--whole", flags->whole, "A file is one text");
-  add_positive(app, "--most-tokens", flags->most_tokens, "Read no more of a text (default: all that the model can)");
-  app.add_flag("--json", flags->json, "Print an object a line");
+  add_positive(app, "--top", flags->top, "Number of classes to print, most likely first");
+  app.add_flag("--whole", flags->whole, "Read each file as one text");
+  add_positive(app, "--most-tokens", flags->most_tokens,
+               "Maximum number of tokens read of a text (default: as many as the model supports)");
+  app.add_flag("--json", flags->json, "Print one JSON object per line");
   add_threads(app, flags->threads);
   return [flags] { run(*flags); };
 }

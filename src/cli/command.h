@@ -1,4 +1,4 @@
-// A command registers its flags on the CLI11 app it is given and returns what runs it once they are parsed.
+// A command registers its flags on a CLI11 app and returns the function that runs it after parsing.
 #ifndef RAFFIA_CLI_COMMAND_H_
 #define RAFFIA_CLI_COMMAND_H_
 
@@ -31,13 +31,13 @@ Run add_state_restore(CLI::App& app);
 Run add_state_save(CLI::App& app);
 Run add_translate(CLI::App& app);
 
-// Flags that are fine one by one and do not fit together: exit code 2, like any other bad usage.
+// Flags that are valid one by one but contradict each other: exit code 2, like any other bad usage.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// A signal asked for an end, and all that was to be kept is kept: exit code 128 and the signal, as shells count.
+// Interrupted by a signal, after everything was saved: exit code 128 plus the signal number, as in shells.
 class Interrupted : public std::runtime_error {
  public:
   Interrupted(int by_signal, const std::string& message) : std::runtime_error(message), signal(by_signal) {}

@@ -1,4 +1,4 @@
-// raffia completion bash|zsh|fish: a script that completes commands, flags, values that have names, and else names of files.
+// raffia completion bash|zsh|fish: a script that completes commands, flags, named values, and file names.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ bool has_choices(const Json& option) { return option.contains("choices") && !opt
 
 std::vector<std::string> strings_of(const Json& array) { return array.get<std::vector<std::string>>(); }
 
-// In single quotes. fish alone takes a backslash in them for something else than itself.
+// In single quotes. Only fish treats a backslash in them as special.
 std::string in_single_quotes(std::string_view text, std::string_view quote, bool escapes_backslash = false) {
   std::string result = "'";
   for (const char c : text) {
@@ -50,7 +50,7 @@ std::string in_single_quotes(std::string_view text, std::string_view quote, bool
   return result + "'";
 }
 
-// What comes first: a line of a menu has no room for more.
+// Only the first part: a menu line has no room for more.
 std::string brief(const Json& entry) {
   const std::string text = entry["description"].get<std::string>();
   return text.substr(0, std::min(text.find(" ("), text.find_first_of(":;\n")));

@@ -23,15 +23,15 @@ namespace raffia::cli {
 namespace {
 
 constexpr std::string_view kHelp =
-    "A line is read, and the model writes on. Ctrl-C stops it, Ctrl-D or /quit leaves.\n"
-    "A line that ends in \\ is not finished: the model goes on within it. A line that begins with // is text that begins with "
+    "Type a line, and the model continues it. Ctrl-C stops the answer, Ctrl-D or /quit quits.\n"
+    "A line that ends in \\ is left open: the model continues within it. A line that begins with // is text that begins with "
     "/.\n"
-    "  /back N          forget the last N tokens; without N, the last line and its answer\n"
-    "  /save FILE       write the state\n"
-    "  /load FILE       go on from a state\n"
-    "  /seed N          draw anew, from this seed\n"
-    "  /temperature X   0: always the likeliest token\n"
-    "  /info            where the session stands\n"
+    "  /back N          go back by N tokens; without N, by the last line and its answer\n"
+    "  /save FILE       save the session\n"
+    "  /load FILE       continue a saved session\n"
+    "  /seed N          set the seed of the random choices\n"
+    "  /temperature X   set the temperature; 0: always the most likely token\n"
+    "  /info            show position, state size and sampling\n"
     "  /help            this text\n"
     "  /quit, /exit     leave\n";
 
@@ -68,7 +68,7 @@ class Conversation {
       }
     } catch (const CLI::ValidationError& error) {
       say("{}", error.what());
-    } catch (const Error& error) {  // a wrong file or number is no reason to leave
+    } catch (const Error& error) {  // a wrong file or number does not end the conversation
       say("{}", error.what());
     }
   }
@@ -82,7 +82,7 @@ class Conversation {
     std::vector<int32_t> ids = before == 0 ? tokenizer.encode(text) : tokenizer.encode_rest(text);
     if (before == 0 && tokenizer.begins_texts()) ids.insert(ids.begin(), tokenizer.begin());
     if (ids.empty() && before == 0) ids = opening_of(tokenizer);
-    // Known before the answer begins: /back takes back what an error left, too.
+    // Recorded before the answer begins, so that /back also undoes an answer that failed.
     const auto remember = [&] { last_ = {.tokens = session_.position() - before, .within_line = within_line_}; };
     session_.prefill(ids);
     remember();
@@ -121,7 +121,7 @@ class Conversation {
       inform();
     } else if (command == "/back") {
       const int64_t tokens = argument.empty() ? last_.tokens : parse_positive(command, argument);
-      if (tokens == 0) throw Error("/back: there is no line to forget; /back N forgets N tokens");
+      if (tokens == 0) throw Error("/back: there is no earlier line; /back N goes back by N tokens");
       session_.rollback(tokens);
       within_line_ = argument.empty() && last_.within_line;
       last_ = {};
@@ -133,7 +133,7 @@ class Conversation {
       need("a number");
       set(&SamplingOptions::temperature, parse_temperature(command, argument));
     } else {
-      throw Error(fmt::format("{} is not a command; /help lists them", command));
+      throw Error(fmt::format("{} is not a command; /help lists the commands", command));
     }
   }
 
@@ -146,7 +146,7 @@ class Conversation {
 
   void inform() const {
     const SamplingOptions& sampling = session_.sampling();
-    say("{} read, {} of them can be forgotten; state {} bytes; temperature {}, seed {}; model {}",
+    say("{} read, /back can go back by {}; state {} bytes; temperature {}, seed {}; model {}",
         counted(session_.position(), "token"), session_.rollback_limit(), grouped(session_.state_bytes()), sampling.temperature,
         sampling.seed, fingerprint_text(model_->fingerprint()));
   }
@@ -161,7 +161,7 @@ class Conversation {
   const GenerateOptions options_;
   const SessionOptions session_options_;
   Interrupts& interrupts_;
-  const std::string line_end_;  // empty where the vocabulary has none
+  const std::string line_end_;  // empty if the vocabulary has none
   bool within_line_ = false;    // the last answer did not end its line
   bool is_over_ = false;        // /quit
   Exchange last_;

@@ -1,4 +1,4 @@
-// raffia generate --interactive: a person writes a line, the model writes on.
+// raffia generate --interactive: the user types a line, the model continues it.
 #ifndef RAFFIA_CLI_CONVERSATION_H_
 #define RAFFIA_CLI_CONVERSATION_H_
 
@@ -9,8 +9,8 @@
 
 namespace raffia::cli {
 
-// Answers go to stdout, all else to stderr. Ctrl-C ends an answer, Ctrl-D the conversation; commands begin with a slash. Returns
-// when it is over, at SIGTERM too. `session_options` are those of sessions that are loaded.
+// Answers go to stdout, everything else to stderr. Ctrl-C stops an answer, Ctrl-D ends the conversation; commands begin with a
+// slash. Returns at the end, also after SIGTERM. `session_options` are used for sessions that are loaded.
 void converse(Session& session, std::shared_ptr<const Model> model, const GenerateOptions& options,
               const SessionOptions& session_options, Interrupts& interrupts);
 

@@ -1,4 +1,4 @@
-// raffia convert: another attention in place of a model's softmax attention.
+// raffia convert: replaces the softmax attention of a model by another attention.
 #include "torch/train/convert.h"
 
 #include <fmt/format.h>
@@ -40,7 +40,7 @@ struct ConvertFlags {
   FormatFlags output;
 };
 
-// The map that comes closest to softmax attention once it is fitted: docs/convert.md.
+// The map that comes closest to softmax attention after fitting: docs/convert.md.
 constexpr MapKind kMap = MapKind::relu;
 
 bool has_map(EstimatorKind kind) {
@@ -76,13 +76,13 @@ const RecordColumn<train::LayerFit> kFitColumns[] = {
 void refuse_existing(const ConvertFlags& flags) {
   if (fs::exists(flags.out / "trainer")) {
     throw UsageError(
-        fmt::format("{}: holds a training run, which is never written over: give another directory", flags.out.string()));
+        fmt::format("{}: contains a training run, which is never overwritten: choose another directory", flags.out.string()));
   }
   if (!flags.force && fs::exists(flags.out) && !(fs::is_directory(flags.out) && fs::is_empty(flags.out))) {
-    throw UsageError(fmt::format("{}: exists already: give another directory, or --force to replace it", flags.out.string()));
+    throw UsageError(fmt::format("{}: already exists: choose another directory, or --force to replace it", flags.out.string()));
   }
   if (is_same_file(flags.model, flags.out)) {
-    throw UsageError(fmt::format("{}: is the model itself: give another directory", flags.out.string()));
+    throw UsageError(fmt::format("{}: is the directory of the model itself: choose another directory", flags.out.string()));
   }
 }
 
@@ -133,21 +133,21 @@ Run add_convert(CLI::App& app) {
   app.add_option("model", flags->model, "Directory of a language model with softmax attention")->type_name("DIR")->required();
   app.add_option("out", flags->out, "Directory to write")->type_name("OUT")->required();
   app.add_option("--to", flags->to,
-                 "Attention of every layer, or of each with ';' between: rfa_gate, rfa, hybrid, eva, lara, window; softmax "
-                 "leaves a layer as it is")
+                 "Attention of all layers, or one per layer separated by ';': rfa_gate, rfa, hybrid, eva, lara, window; softmax "
+                 "keeps a layer unchanged")
       ->type_name("TEXT")
       ->required();
-  app.add_option("--data", flags->data, "Text that maps and gates are fitted to; without it they start as in a new model")
+  app.add_option("--data", flags->data, "Text to fit maps and gates on; without it they are initialised as in a new model")
       ->type_name("FILE");
   app.add_flag("--no-positions", flags->no_positions, "Drop rotary positions (default: keep them)");
-  add_positive(app, "--samples", flags->samples, "Random features or samples, unless --to says");
+  add_positive(app, "--samples", flags->samples, "Number of random features or samples, unless --to sets it");
   add_positive(app, "--segment", flags->fit.segment, "Tokens per segment of --data; each is read from empty memory");
-  add_positive(app, "--segments", flags->fit.segments, "Segments of --data to fit to");
+  add_positive(app, "--segments", flags->fit.segments, "Number of segments of --data to fit to");
   app.add_option("--fit-steps", flags->fit.steps, "Steps of Adam on the new parameters; 0: only the search for a scale")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   add_seed(app, "--seed", flags->seed, "Seed of random features");
-  add_positive(app, "--threads", flags->threads, "Threads (default: torch's own)", kMostThreads);
+  add_positive(app, "--threads", flags->threads, "Threads (default: chosen by torch)", kMostThreads);
   app.add_flag("--force", flags->force, "Replace an existing model");
   add_format_flags(app, flags->output);
   return [flags] { run(*flags); };

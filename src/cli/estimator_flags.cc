@@ -12,7 +12,7 @@ namespace raffia::cli {
 std::vector<std::string> split_estimators(const std::string& flag, const std::string& text) {
   std::vector<std::string> specs;
   for (const std::string_view part : split(text, ',')) {
-    if (part.empty()) throw CLI::ValidationError(flag, fmt::format("'{}' holds an empty value", text));
+    if (part.empty()) throw CLI::ValidationError(flag, fmt::format("'{}' contains an empty value", text));
     const bool is_setting = part.find('=') != std::string_view::npos && part.find(':') == std::string_view::npos;
     if (is_setting && !specs.empty()) {
       specs.back().append(",").append(part);

@@ -1,4 +1,4 @@
-// Flags that name estimators: "rfa_gate,lara:samples=64,mean=true,softmax".
+// Flags with estimators as values: "rfa_gate,lara:samples=64,mean=true,softmax".
 #ifndef RAFFIA_CLI_ESTIMATOR_FLAGS_H_
 #define RAFFIA_CLI_ESTIMATOR_FLAGS_H_
 
@@ -9,10 +9,10 @@
 
 namespace raffia::cli {
 
-// Cut at the commas between estimators: a setting belongs to the estimator before it. Throws CLI::ValidationError.
+// Splits at the commas between estimators: a setting belongs to the estimator before it. Throws CLI::ValidationError.
 std::vector<std::string> split_estimators(const std::string& flag, const std::string& text);
 
-// parse_estimator with errors of the flag.
+// parse_estimator, with errors that name the flag.
 Estimator parse_estimator_of(const std::string& flag, const std::string& spec);
 
 }  // namespace raffia::cli

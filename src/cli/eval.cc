@@ -42,7 +42,7 @@ void load_finite_weights(nn::ModelImpl& model, const std::filesystem::path& dire
   nn::load_weights(model, path);
   for (const auto& parameter : model.named_parameters()) {
     if (parameter.value().isfinite().all().item<bool>()) continue;
-    throw FormatError(fmt::format("{}: tensor \"{}\" holds numbers that are not finite: the weights of the model are damaged",
+    throw FormatError(fmt::format("{}: tensor \"{}\" has numbers that are not finite: the weights of the model are damaged",
                                   path.string(), parameter.key()));
   }
 }
@@ -76,16 +76,16 @@ Run add_eval(CLI::App& app) {
   const auto flags = std::make_shared<EvalFlags>();
   app.add_option("model", flags->model, "Directory of the model")->type_name("DIR")->required();
   app.add_option("--data", flags->data,
-                 "What to evaluate on: a text; the prefix of two files of sentences; a file of lines label TAB text; a directory "
+                 "Data to evaluate on: a text; the prefix of two files of sentences; a file of lines label TAB text; a directory "
                  "of images")
       ->type_name("PATH")
       ->required();
   add_positive(app, "--batch", flags->batch, "Segments, sentences, texts or images per batch");
-  add_positive(app, "--threads", flags->threads, "Threads (default: torch's own)", kMostThreads);
+  add_positive(app, "--threads", flags->threads, "Threads (default: chosen by torch)", kMostThreads);
   add_positives(app, "--segments,--segment", flags->segments,
                 "lm: tokens per segment, each read from empty memory; one evaluation per length (default: as trained)");
   add_names(app, "--memory", kMemories, flags->memory,
-            "lm: reset at the start of each segment, or carried through the whole text (default: both, where the model can)");
+            "lm: memory reset at the start of each segment, or carried through the whole text (default: both, if the model can)");
   app.add_option("--dump-qkv", flags->dump,
                  "lm: write queries, keys and values of the first segment to a .safetensors file for raffia approx, and stop")
       ->type_name("FILE");
@@ -93,13 +93,13 @@ Run add_eval(CLI::App& app) {
          "--layer", [flags](const std::string& text) { flags->layer = parse_integer("--layer", text); },
          "With --dump-qkv: only this layer, counted from 0, as q, k and v (default: all layers, as layers.0.q and so on)")
       ->type_name("N");
-  app.add_option("--source", flags->source, "translate: ending of the source file (default: as trained)")->type_name("TEXT");
-  app.add_option("--target", flags->target, "translate: ending of the target file (default: as trained)")->type_name("TEXT");
+  app.add_option("--source", flags->source, "translate: suffix of the source file (default: as trained)")->type_name("TEXT");
+  app.add_option("--target", flags->target, "translate: suffix of the target file (default: as trained)")->type_name("TEXT");
   app.add_option("--label-column", flags->label_column,
                  "classify: column of the label, a number from 1 or a name in the first line (default: as trained)")
       ->type_name("TEXT");
   add_positive(app, "--text-column", flags->text_column, "classify: column of the text (default: as trained)");
-  app.add_flag("--header", flags->header, "classify: the first line names the columns");
+  app.add_flag("--header", flags->header, "classify: skip the first line, which has column names");
   add_format_flags(app, flags->output);
   return [flags] { run(*flags); };
 }

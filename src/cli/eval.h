@@ -1,4 +1,4 @@
-// What the parts of `raffia eval` share: flags, and an evaluation for each task.
+// Common to the parts of `raffia eval`: flags, and an evaluation for each task.
 #ifndef RAFFIA_CLI_EVAL_H_
 #define RAFFIA_CLI_EVAL_H_
 
@@ -40,7 +40,7 @@ struct EvalFlags {
   bool header = false;
 };
 
-// What a training run wrote beside the model about how it was trained; defaults where there is no such file.
+// The training options saved beside the model; defaults if there is no such file.
 struct TrainedWith {
   int64_t segment = 256;
   std::string source = "en", target = "de";
@@ -49,12 +49,12 @@ struct TrainedWith {
 };
 TrainedWith trained_with(const std::filesystem::path& model);
 
-// Throws FormatError where a weight is not finite: nothing that such a model says means anything.
+// Throws FormatError if a weight is not finite: the outputs of such a model are meaningless.
 void load_finite_weights(nn::ModelImpl& model, const std::filesystem::path& directory);
-// Throws Error for a loss that is not: weights can be finite and what is computed of them not.
+// Throws Error if the loss is not finite, which can happen even with finite weights.
 void require_finite_nll(double nll);
 
-// A progress bar over parts that each count from 0.
+// A progress bar over several parts, each of which counts from 0.
 class PartsProgress {
  public:
   PartsProgress(int64_t parts, int64_t each) : bar_(static_cast<double>(parts * each)) {}
@@ -73,7 +73,7 @@ class PartsProgress {
   int64_t done_ = 0;
 };
 
-// Each prints its records on stdout. Throws UsageError where flags do not suit the model.
+// Each prints its records on stdout. Throws UsageError if flags do not match the model.
 void evaluate_lm(const EvalFlags& flags, const ModelConfig& config);
 void evaluate_translator(const EvalFlags& flags, const ModelConfig& config);
 void evaluate_classifier(const EvalFlags& flags, const ModelConfig& config);

@@ -60,7 +60,7 @@ const RecordColumn<LmRecord> kLmColumns[] = {
 void check_ids(std::span<const int32_t> ids, const ModelConfig& config) {
   for (const int32_t id : ids) {
     if (id >= config.vocabulary)
-      throw Error(fmt::format("the tokenizer gives token {}, but the model has {} tokens", id, config.vocabulary));
+      throw Error(fmt::format("the tokenizer gives token {}, but the vocabulary of the model is {}", id, config.vocabulary));
   }
 }
 

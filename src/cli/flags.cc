@@ -58,7 +58,7 @@ int64_t parse_positive(const std::string& flag, std::string_view text, int64_t m
 int64_t parse_count(const std::string& flag, std::string_view text, int64_t most) {
   int64_t value = 0;
   if (!parse_whole(text, value) || value < 0) {
-    throw CLI::ValidationError(flag, fmt::format("'{}' is not an integer from 0 on", text));
+    throw CLI::ValidationError(flag, fmt::format("'{}' is not an integer of 0 or more", text));
   }
   require_at_most(flag, text, value, most);
   return value;
@@ -84,7 +84,7 @@ double parse_number(const std::string& flag, std::string_view text, double least
 std::vector<std::string> split_list(const std::string& flag, const std::string& text) {
   std::vector<std::string> values;
   for (const std::string_view value : split(text, ',')) {
-    if (value.empty()) throw CLI::ValidationError(flag, fmt::format("'{}' holds an empty value", text));
+    if (value.empty()) throw CLI::ValidationError(flag, fmt::format("'{}' contains an empty value", text));
     if (std::find(values.begin(), values.end(), value) == values.end()) values.emplace_back(value);
   }
   return values;
@@ -136,7 +136,7 @@ CLI::Option* add_threads(CLI::App& app, int& target) {
       .add_option_function<std::string>(
           "--threads",
           [&target](const std::string& text) { target = static_cast<int>(parse_positive("--threads", text, kMostThreads)); },
-          "Threads (default: one for each CPU)")
+          "Threads (default: one per CPU)")
       ->type_name("N");
 }
 

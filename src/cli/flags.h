@@ -18,8 +18,8 @@
 
 namespace raffia::cli {
 
-inline constexpr int64_t kMostThreads = 1024;  // more are a slip of the finger
-// Far above any size that fits in memory, and low enough that products of two do not overflow.
+inline constexpr int64_t kMostThreads = 1024;  // more is probably a typing error
+// More than any size that fits in memory, and small enough that products of two do not overflow.
 inline constexpr int64_t kLargestInteger = 1'000'000'000;
 
 // Parses the text of one value. Throws CLI::ValidationError, whose message starts with `flag`.
@@ -28,18 +28,18 @@ int64_t parse_positive(const std::string& flag, std::string_view text, int64_t m
 int64_t parse_count(const std::string& flag, std::string_view text, int64_t most = kLargestInteger);  // 0 or more
 uint64_t parse_seed(const std::string& flag, std::string_view text);
 
-// "a,b,c" cut at its commas; repeated values count once. An empty list or value is an error.
+// "a,b,c" split at commas; duplicates are removed. An empty list or value is an error.
 std::vector<std::string> split_list(const std::string& flag, const std::string& text);
 
-// A flag that takes one value, or one after the other of a comma-separated list. What the target holds is the default.
+// A flag with one value, or with a comma-separated list of values. The value of the target is the default.
 CLI::Option* add_positive(CLI::App& app, const std::string& flag, int64_t& target, const std::string& description,
                           int64_t most = kLargestInteger);
 CLI::Option* add_positive(CLI::App& app, const std::string& flag, std::optional<int64_t>& target, const std::string& description);
 CLI::Option* add_count(CLI::App& app, const std::string& flag, int64_t& target, const std::string& description);  // 0 or more
 CLI::Option* add_seed(CLI::App& app, const std::string& flag, uint64_t& target, const std::string& description);
-// Refuses the empty name that an unset variable of a shell leaves.
+// Rejects an empty name, such as an unset shell variable gives.
 CLI::Validator file_name();
-CLI::Option* add_threads(CLI::App& app, int& target);  // --threads of one run; 0, the default: all there are
+CLI::Option* add_threads(CLI::App& app, int& target);  // --threads of one run; 0, the default: one per CPU
 
 // A number from `least` to `most`.
 double parse_number(const std::string& flag, std::string_view text, double least, double most);
@@ -58,11 +58,11 @@ struct FormatFlags {
 };
 void add_format_flags(CLI::App& app, FormatFlags& target);
 
-// Names a flag's values for shell completion. It refuses nothing, and --help does not show it.
+// The values of a flag for shell completion. It accepts any value, and --help does not show it.
 inline constexpr std::string_view kChoices = "choices:";
 CLI::Validator choices(const std::string& joined);  // "f32,bf16,int8"
 
-// The names that a flag takes, and what they stand for.
+// The names that a flag accepts, and their values.
 template <typename Value>
 struct Named {
   std::string_view name;

@@ -1,4 +1,4 @@
-// raffia generate: a language model goes on from a prompt, or from a state.
+// raffia generate: a language model continues a prompt or a saved state.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -45,7 +45,7 @@ struct Flags {
 struct Outcome {
   PromptReport prompt;
   Generated written;
-  double seconds = 0;  // of writing
+  double seconds = 0;  // spent generating
 
   double tokens_per_second() const { return per_second(written.ids.size(), seconds); }
 
@@ -79,11 +79,11 @@ void print_json(const Outcome& outcome, const Session& session, bool interrupted
                      {"state_bytes", session.state_bytes()},
                      {"peak_rss_bytes", peak_rss()},
                      {"fingerprint", fingerprint_text(session.model().fingerprint())}};
-  // Bytes that are not UTF-8 cannot stand in JSON: "ids" still has them.
+  // Bytes that are not UTF-8 cannot be in JSON strings; "ids" is complete.
   std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
 }
 
-// A line per token, its text as JSON writes it.
+// One line per token, with its text as a JSON string.
 void print_log_probabilities(const Generated& written, const Tokenizer& tokenizer) {
   for (size_t i = 0; i < written.ids.size(); ++i) {
     const std::string text = tokenizer.decode(std::span(written.ids).subspan(i, 1));
@@ -114,7 +114,7 @@ Session make_session(const Flags& flags, const std::shared_ptr<const Model>& mod
 
 void continue_text(const Flags& flags, Session& session, const Interrupts& interrupts) {
   Outcome outcome;
-  // A state goes on where it stands; only a session without one waits for a prompt.
+  // A state needs no prompt; only a new session waits for one on stdin.
   if (flags.prompt.given() || flags.state_in.empty() || session.position() == 0) {
     outcome.prompt = read_prompt(session, flags.prompt, interrupts, [&flags](std::string_view bytes) {
       if (flags.echo) std::cout << bytes << std::flush;
@@ -136,7 +136,7 @@ void continue_text(const Flags& flags, Session& session, const Interrupts& inter
   }
   if (isatty(STDOUT_FILENO) == 1) std::cout << '\n' << std::flush;
   if (outcome.written.reason == Generated::Reason::room) {
-    say("The text ends here: the model has learned {}, and no more.", counted(session.model().config().max_length, "position"));
+    say("Generation stopped: the model has only {}.", counted(session.model().config().max_length, "position"));
   }
   if (flags.logprobs) print_log_probabilities(outcome.written, session.model().tokenizer());
   print_report(outcome, session);
@@ -152,7 +152,7 @@ void run(const Flags& flags) {
   Interrupts interrupts;
   if (flags.interactive) {
     if (flags.prompt.given() && !read_prompt(session, flags.prompt, interrupts).whole) {
-      say("The prompt was not read to its end: the conversation begins after {}.", counted(session.position(), "token"));
+      say("The prompt was not read completely: the conversation starts after {}.", counted(session.position(), "token"));
     }
     interrupts.forget();
     GenerateOptions generate_options{.tokens = flags.tokens, .stop = flags.stop};
@@ -166,7 +166,7 @@ void run(const Flags& flags) {
   model->require_unchanged();
   if (const int signal = interrupts.signal(); signal != 0) {
     throw Interrupted(signal, fmt::format("stopped after {}{}", counted(session.position(), "token"),
-                                          flags.state_out.empty() ? "" : "; the state is written"));
+                                          flags.state_out.empty() ? "" : "; the state was saved"));
   }
 }
 
@@ -176,33 +176,35 @@ Run add_generate(CLI::App& app) {
   const auto flags = std::make_shared<Flags>();
   add_model(app, flags->model);
   add_prompt_flags(app, flags->prompt);
-  add_positive(app, "--tokens", flags->tokens, "Tokens to write, at most; of an answer with --interactive");
+  add_positive(app, "--tokens", flags->tokens, "Maximum number of tokens to generate; with --interactive: per answer");
   app.add_option_function<std::string>(
          "--stop",
          [flags](const std::string& text) {
-           if (text.empty()) throw CLI::ValidationError("--stop", "is empty, expected the text to stop before");
+           if (text.empty()) throw CLI::ValidationError("--stop", "is empty, expected the text to stop at");
            flags->stop.push_back(text);
          },
-         "Stop before this text; may be repeated")
+         "Stop when this text is generated (it is not printed); may be repeated")
       ->type_name("TEXT")
       ->trigger_on_parse();
   add_sampling_flags(app, flags->sampling);
-  app.add_option("--state-in", flags->state_in, "Go on from the state in this file, with its sampling unless flags change it")
+  app.add_option("--state-in", flags->state_in,
+                 "Continue from the state in this file; its sampling options apply unless flags change them")
       ->type_name("FILE")
       ->check(file_name());
-  app.add_option("--state-out", flags->state_out, "Write the state at the end, after Ctrl-C too")
+  app.add_option("--state-out", flags->state_out, "Save the state at the end, also after Ctrl-C")
       ->type_name("FILE")
       ->check(file_name());
   CLI::Option* json = app.add_flag("--json", flags->json, "Print text, ids, log probabilities and figures as JSON");
-  CLI::Option* echo = app.add_flag("--echo", flags->echo, "Print the prompt, too")->excludes(json);
+  CLI::Option* echo = app.add_flag("--echo", flags->echo, "Also print the prompt")->excludes(json);
   CLI::Option* logprobs =
       app.add_flag("--logprobs", flags->logprobs, "Print each token and its log probability on stderr")->excludes(json);
-  CLI::Option* interactive = app.add_flag("--interactive", flags->interactive, "Read lines and answer each; /help lists commands")
-                                 ->excludes(json)
-                                 ->excludes(echo)
-                                 ->excludes(logprobs);
+  CLI::Option* interactive =
+      app.add_flag("--interactive", flags->interactive, "Read lines and answer each; /help lists the commands")
+          ->excludes(json)
+          ->excludes(echo)
+          ->excludes(logprobs);
   add_positive(app, "--snapshot-every", flags->snapshot_every,
-               "Of --interactive: tokens between the snapshots that /back goes back to, of which 8 are kept")
+               "With --interactive: tokens between snapshots for /back, of which the last 8 are kept")
       ->needs(interactive);
   add_threads(app, flags->threads);
   return [flags] { run(*flags); };

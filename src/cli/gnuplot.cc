@@ -25,7 +25,7 @@ namespace {
 // Files of the directory that gnuplot runs in.
 constexpr const char *kScript = "script", *kSaid = "said", *kSvg = "picture.svg", *kPng = "picture.png";
 
-// gnuplot over the script there; false where it failed.
+// Runs gnuplot with the script there; false if it failed.
 bool run_in(const std::filesystem::path& directory) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -61,10 +61,10 @@ void require_gnuplot(const std::string& flag) {
   for (std::string directory; std::getline(directories, directory, ':');) {
     if (access((std::filesystem::path(directory) / "gnuplot").c_str(), X_OK) == 0) return;
   }
-  throw Error(fmt::format("{}: gnuplot is not installed; it is in the package gnuplot-nox (apt-get install gnuplot-nox)", flag));
+  throw Error(fmt::format("{}: gnuplot is not installed (apt-get install gnuplot-nox)", flag));
 }
 
-// In gnuplot's single quotes nothing but the quote itself is special, and the end of a line ends the string.
+// In gnuplot's single quotes only the quote itself is special, and the end of a line ends the string.
 std::string quoted(const std::string& text) {
   std::string result = "'";
   for (const char c : text) {

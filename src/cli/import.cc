@@ -1,4 +1,4 @@
-// raffia import: model directories from models that others trained.
+// raffia import: makes model directories from models of other programs.
 #include "cli/import.h"
 
 #include <fmt/format.h>
@@ -74,7 +74,7 @@ void import_hf(const ImportOptions& options) {
 
 void add_common(CLI::App& app, ImportOptions& options) {
   app.add_option("DIR", options.directory, "Model directory to write")->required();
-  app.add_flag("--force", options.force, "Replace a model that DIR holds already");
+  app.add_flag("--force", options.force, "Replace a model that is already in DIR");
   app.add_flag("--json", options.json, "Print JSON");
 }
 
@@ -82,7 +82,7 @@ void add_common(CLI::App& app, ImportOptions& options) {
 
 void require_another_directory(std::string_view name, const std::filesystem::path& from, const std::filesystem::path& to) {
   if (is_same_file(from, to)) {
-    throw UsageError(fmt::format("{} is the directory that is read, expected another", name));
+    throw UsageError(fmt::format("{} is the directory of the source model, expected another", name));
   }
 }
 
@@ -126,7 +126,7 @@ Run add_import_hf(CLI::App& app) {
            (void)parse_name("--type", text, kWeightTypes);
            options->type = text;
          },
-         "How matrices are stored: f32, bf16 or int8; bf16 files stay bf16, others become f32")
+         "Storage type of matrices: f32, bf16 or int8 (default: bf16 files stay bf16, others become f32)")
       ->type_name("NAME")
       ->check(choices(joined_names(kWeightTypes)));
   return [options] { import_hf(*options); };

@@ -1,4 +1,4 @@
-// What commands that write model directories share.
+// Common to commands that write model directories.
 #ifndef RAFFIA_CLI_IMPORT_H_
 #define RAFFIA_CLI_IMPORT_H_
 
@@ -12,14 +12,14 @@
 
 namespace raffia::cli {
 
-// Refuses to write a model over the one that is read; `name` is that of the argument.
+// Throws if a model would be written over the one that is read; `name` is the name of the argument.
 void require_another_directory(std::string_view name, const std::filesystem::path& from, const std::filesystem::path& to);
 
 // Saves with a progress bar on stderr.
 StorageReport save_with_progress(const ImportedModel& model, const Tokenizer* tokenizer, const std::string& directory,
                                  WeightType type, bool replace);
 
-// What a model is made of and what was written, for --json.
+// The architecture of a model and what was written, for --json.
 Json describe(const ImportedModel& model, const std::string& directory, WeightType type, const StorageReport& report);
 
 }  // namespace raffia::cli

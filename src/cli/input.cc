@@ -67,7 +67,7 @@ Input::Came Input::read_raw(std::string& buffer, size_t most) {
   return Came::end;
 }
 
-// Only bytes that begin like a compressed file are waited for: a person at a terminal types a line at a time.
+// Waits for more bytes only if the first ones look like a compressed file: a user at a terminal types one line at a time.
 Input::Came Input::find_compression() {
   while (!(compression_ = compression_of(raw_, ended_))) {
     if (read_raw(raw_, kAtOnce) == Came::signal) return Came::signal;
@@ -113,7 +113,7 @@ std::optional<std::string> Input::line() {
     }
     searched = ahead_.size();
     if (searched > kMostBytesOfLine) {
-      throw FormatError(fmt::format("{}: a line has more than {} bytes, expected at most that many", name_, kMostBytesOfLine));
+      throw FormatError(fmt::format("{}: a line has more than {} bytes, the maximum", name_, kMostBytesOfLine));
     }
     const Came came = read_some(ahead_, kAtOnce);
     if (came == Came::signal || (came == Came::end && ahead_.empty())) return {};

@@ -9,8 +9,8 @@
 namespace raffia::cli {
 namespace {
 
-constexpr double kShortestSample = 2e-3;     // seconds; long beside the clock's resolution and one interrupt
-constexpr double kLongerThanWarmth = 5;      // nothing takes as much as a percent of this to warm up
+constexpr double kShortestSample = 2e-3;     // seconds; long compared with the clock resolution and an interrupt
+constexpr double kLongerThanWarmth = 5;      // warming up takes less than a percent of this
 constexpr double kSurelyLongEnough = 20e-3;  // a cold first run of this length needs no second one to know that one run suffices
 
 double seconds_of(const std::function<void()>& run, int64_t times) {
@@ -19,7 +19,7 @@ double seconds_of(const std::function<void()>& run, int64_t times) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Warms up; returns how many runs make a sample. A run so long that what was cold does not count is a sample itself.
+// Warms up; returns the number of runs per sample. A run so long that warming up does not matter is used as a sample itself.
 int64_t runs_per_sample(Contender& contender) {
   const std::function<void()>& run = contender.run;
   const double cold = seconds_of(run, 1);

@@ -1,5 +1,5 @@
-// Timing on a machine that is never quiet: contenders take turns, so that a slow spell meets all of them, and the best of the
-// repeats counts, because noise only ever adds time.
+// Timing on a machine with other load: contenders take turns, so that a slow period affects all of them, and the fastest
+// repetition is used, because noise only adds time.
 #ifndef RAFFIA_CLI_INTERLEAVE_H_
 #define RAFFIA_CLI_INTERLEAVE_H_
 
@@ -13,8 +13,8 @@ namespace raffia::cli {
 
 struct Contender {
   std::function<void()> run;
-  double work = 0;                                           // what one turn adds to the progress
-  double seconds = std::numeric_limits<double>::infinity();  // of one run, the best so far
+  double work = 0;                                           // progress units of one turn
+  double seconds = std::numeric_limits<double>::infinity();  // of one run, the fastest so far
 };
 
 // Runs each contender once to warm up, then `repeats` times in turn. Short ones run often enough per turn to last 2 ms; of those

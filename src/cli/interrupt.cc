@@ -15,7 +15,7 @@
 namespace raffia::cli {
 namespace {
 
-// Handlers know no other place.
+// Signal handlers can only use globals.
 std::atomic<int> g_signal = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 std::array<int, 2> g_noted = {-1, -1};  // a pipe that holds a byte per signal that was noted
@@ -36,7 +36,7 @@ void note(int signal) {
 void set_handlers(void (*handler)(int)) {
   struct sigaction action = {};
   action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;  // a write to stdout that were cut off would fail for good
+  action.sa_flags = SA_RESTART;  // an interrupted write to stdout would set the error state of the stream
   sigemptyset(&action.sa_mask);
   for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
 }
@@ -44,7 +44,7 @@ void set_handlers(void (*handler)(int)) {
 }  // namespace
 
 Interrupts::Interrupts() {
-  if (::pipe2(g_noted.data(), O_NONBLOCK | O_CLOEXEC) != 0) throw IoError("cannot open a pipe to note signals in");
+  if (::pipe2(g_noted.data(), O_NONBLOCK | O_CLOEXEC) != 0) throw IoError("cannot create a pipe for signals");
   set_handlers(note);
 }
 
@@ -70,10 +70,10 @@ bool await_input(int descriptor) {
   while (g_signal == 0) {
     if (::poll(ready.data(), ready.size(), -1) < 0) {
       if (errno == EINTR) continue;
-      return true;  // the read will say what is wrong
+      return true;  // the read reports the error
     }
     if (ready[0].revents != 0) return true;
-    // Perhaps a byte of a signal that was forgotten: whether one came since is asked again once the pipe is empty.
+    // This may be the byte of a signal that was forgotten: check again after emptying the pipe.
     std::array<char, 16> bytes;
     while (::read(g_noted[0], bytes.data(), bytes.size()) > 0) continue;
   }

@@ -1,11 +1,11 @@
-// Ctrl-C and SIGTERM as a question that a loop asks between two steps.
+// Ctrl-C and SIGTERM as a flag that a loop checks between two steps.
 #ifndef RAFFIA_CLI_INTERRUPT_H_
 #define RAFFIA_CLI_INTERRUPT_H_
 
 namespace raffia::cli {
 
-// As long as it lives, the first SIGINT or SIGTERM is noted and ends await_input; a second one ends the process, as if there were
-// no such object. (A SIGTERM after a SIGINT is noted, too.) At most one lives at a time.
+// While this object exists, the first SIGINT or SIGTERM is noted and ends await_input; a second one ends the process as usual. (A
+// SIGTERM after a SIGINT is noted, too.) At most one such object exists at a time.
 class Interrupts {
  public:
   Interrupts();
@@ -13,12 +13,12 @@ class Interrupts {
   Interrupts(const Interrupts&) = delete;
   Interrupts& operator=(const Interrupts&) = delete;
 
-  int signal() const;  // 0: none came
-  void forget();       // Ctrl-C has been heeded: wait for the next. SIGTERM stays.
+  int signal() const;  // 0: none
+  void forget();       // Ctrl-C has been handled: wait for the next. SIGTERM stays noted.
 };
 
-// Waits until a read of `descriptor` would not block. False: a signal was noted, before or meanwhile, by whatever thread. Only
-// the wait, and never a read, may be left to be interrupted: a signal that comes just before a read would not end it.
+// Waits until a read of `descriptor` would not block. False: a signal was noted, before or during the wait, by any thread. Only
+// this wait is interrupted, never a read: a signal that comes just before a read would not end it.
 bool await_input(int descriptor);
 
 }  // namespace raffia::cli

@@ -54,7 +54,7 @@ class LineEditor::EditedLines : public Source {
         history_(history_init(), history_end),
         editor_(el_init("raffia", stdin, stdout, stderr), el_end) {
     if (history_ == nullptr || editor_ == nullptr) throw Error("libedit cannot be started");
-    std::setlocale(LC_CTYPE, "");  // characters of several bytes; models speak UTF-8 where nobody says what the terminal speaks
+    std::setlocale(LC_CTYPE, "");  // for multi-byte characters; UTF-8 is assumed if the locale is not set
     if (MB_CUR_MAX == 1) std::setlocale(LC_CTYPE, "C.UTF-8");
     constexpr int kLines = 1000;
     HistEvent event;
@@ -66,13 +66,14 @@ class LineEditor::EditedLines : public Source {
     el_set(editor_.get(), EL_GETCFN, read_character);
     el_set(editor_.get(), EL_HIST, history, history_.get());
     el_set(editor_.get(), EL_EDITOR, "emacs");
-    // A Ctrl-D that was typed while the model wrote comes as a zero: the terminal's own mode kept it as the end of its input.
+    // A Ctrl-D typed while the model was writing arrives as a zero byte: the terminal mode of that time stored it as end of
+    // input.
     el_set(editor_.get(), EL_BIND, "^@", "em-delete-or-list", nullptr);
     el_source(editor_.get(), nullptr);  // the user's ~/.editrc
   }
 
   Came next(std::string& line) override {
-    // Before the prompt, which libedit shows in the mode that it finds: there a Ctrl-D would be lost that comes at once.
+    // Before the prompt: libedit shows it in the old terminal mode, in which an early Ctrl-D would be lost.
     el_set(editor_.get(), EL_PREP_TERM, 1);
     int count = 0;
     const char* found = el_gets(editor_.get(), &count);
@@ -94,7 +95,7 @@ class LineEditor::EditedLines : public Source {
     return *static_cast<EditedLines*>(data);
   }
 
-  // As libedit's own, but a signal that was noted ends the line.
+  // Like libedit's own function, but a noted signal ends the line.
   static int read_character(EditLine*, wchar_t* character) {
     std::mbstate_t partial = {};
     while (true) {
@@ -104,7 +105,7 @@ class LineEditor::EditedLines : public Source {
       if (n <= 0) return static_cast<int>(n);
       const size_t size = std::mbrtowc(character, &byte, 1, &partial);
       if (size == 0 || size == 1) return 1;
-      if (size == static_cast<size_t>(-1)) partial = {};  // not of this locale: left out
+      if (size == static_cast<size_t>(-1)) partial = {};  // not valid in this locale: skipped
     }
   }
 

@@ -1,5 +1,5 @@
-// Lines that a person types: edited, with a history, where stdin and stdout are a terminal and libedit was there to build with;
-// read as they are elsewhere.
+// Lines typed by the user: with editing and history if stdin and stdout are a terminal and libedit was available at build time;
+// otherwise read as they are.
 #ifndef RAFFIA_CLI_LINE_EDITOR_H_
 #define RAFFIA_CLI_LINE_EDITOR_H_
 
@@ -15,14 +15,14 @@ class LineEditor {
  public:
   enum class Came : uint8_t { line, end, signal };
 
-  // The prompt appears on terminals only. A signal that `interrupts` notes ends the line that is being typed.
+  // The prompt is shown on terminals only. A signal noted by `interrupts` ends the line that is being typed.
   LineEditor(std::string prompt, const Interrupts& interrupts);
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
   LineEditor& operator=(const LineEditor&) = delete;
 
-  Came next(std::string& line);  // the line comes without its end
-  bool is_terminal() const;      // someone is typing
+  Came next(std::string& line);  // the line has no line end
+  bool is_terminal() const;      // stdin is a terminal
 
  private:
   class Source;

@@ -1,4 +1,4 @@
-// Ops with a feature map: rfa, rfa_gate, and hybrid, whose far past is one.
+// Ops with a feature map: rfa, rfa_gate, and hybrid, whose folded part has one.
 #include <vector>
 
 #include "cli/attention_ops.h"
@@ -28,7 +28,7 @@ MutView3 gate_gradients(AttentionRun& run) {
           {gradients.stride(0), gradients.stride(1), gradients.stride(2)}};
 }
 
-// The state carries over from run to run: its growth costs no time.
+// The state is carried from run to run; larger values in it cost no time.
 struct Linear {
   FeatureMap map;
   State state;

@@ -101,7 +101,7 @@ std::optional<int64_t> peak_rss_of(const std::function<void()>& work) {
     if (errno != EINTR) throw IoError(fmt::format("wait4: {}", std::strerror(errno)));
   }
   if (WIFSIGNALED(status)) {
-    throw Error(fmt::format("the process that measures memory was ended by signal {} ({})", WTERMSIG(status),
+    throw Error(fmt::format("the process that measures memory was terminated by signal {} ({})", WTERMSIG(status),
                             WTERMSIG(status) == SIGKILL ? "is there enough memory?" : strsignal(WTERMSIG(status))));
   }
   if (WEXITSTATUS(status) != 0) return std::nullopt;

@@ -1,4 +1,4 @@
-// What this process runs on, as the operating system tells it.
+// The machine that this process runs on, as reported by the operating system.
 #ifndef RAFFIA_CLI_MACHINE_H_
 #define RAFFIA_CLI_MACHINE_H_
 
@@ -16,13 +16,13 @@ struct Cache {
 };
 
 std::string cpu_name();
-std::vector<Cache> caches();  // of the first CPU, the one nearest to it first; empty where the system does not tell
+std::vector<Cache> caches();  // of the first CPU, nearest first; empty if unknown
 std::string os_name();
 
-int64_t peak_rss();  // most resident bytes that this process had so far
+int64_t peak_rss();  // maximum resident set size of this process so far, in bytes
 
-// Peak resident bytes of a process that does `work` and nothing else; empty where work fails there. Call it before the first
-// thread is started: it forks.
+// Peak resident bytes of a child process that only runs `work`; nullopt if it fails there. Call it before the first thread is
+// started: it forks.
 std::optional<int64_t> peak_rss_of(const std::function<void()>& work);
 
 }  // namespace raffia::cli

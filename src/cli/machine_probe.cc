@@ -80,11 +80,11 @@ namespace {
 HWY_EXPORT(multiply_adds);
 HWY_EXPORT(fold_words);
 
-constexpr int64_t kRounds = 1'000'000;  // some 2 ms: long beside the time that a thread takes to wake up
+constexpr int64_t kRounds = 1'000'000;  // about 2 ms: long compared with the time that a thread takes to wake up
 
 constexpr int kPasses = 7;  // of a read; the first also finds its pages
 
-// Where results go that nobody reads: the compiler must believe in them.
+// Unused results are stored here so that the compiler cannot remove the work.
 std::atomic<float> float_sink;
 std::atomic<uint32_t> word_sink;
 

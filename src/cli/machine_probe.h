@@ -1,4 +1,4 @@
-// What the machine can do at best with the active ISA: multiply-adds from registers, and reads.
+// Peak speed of the machine with the active ISA: multiply-adds in registers, and memory reads.
 #ifndef RAFFIA_CLI_MACHINE_PROBE_H_
 #define RAFFIA_CLI_MACHINE_PROBE_H_
 

@@ -1,4 +1,5 @@
-// The raffia command. What needs LibTorch is in raffia-train, which lies beside it: loading torch costs a second and 160 MB.
+// The raffia command. Everything that needs LibTorch is in raffia-train, in the same directory: loading torch costs a second and
+// 160 MB.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -19,7 +20,7 @@
 namespace raffia::cli {
 namespace {
 
-// Never parsed here: raffia-train takes over before.
+// Never parsed here: raffia-train runs before.
 Run listed_only(CLI::App&) {
   return [] {};
 }
@@ -30,11 +31,11 @@ constexpr Command kCommands[] = {
      add_bench_attention},
     {"bench", "step", "Time the attention of one token at a given depth",
      "raffia bench step --ops softmax,rfa_gate --input features,qk --lengths 512,2048,8192 --json", add_bench_step},
-    {"bench", "decode", "Time whole models that write tokens, at a given depth",
+    {"bench", "decode", "Time token generation with whole models, at a given depth",
      "raffia bench decode --estimators rfa_gate,softmax --depths 0,512,4096,32768 --threads 1,2 --json", add_bench_decode},
-    {"bench", "prefill", "Time whole models that read prompts",
+    {"bench", "prefill", "Time reading prompts with whole models",
      "raffia bench prefill --estimators rfa_gate,softmax --lengths 512,2048,8192 --json", add_bench_prefill},
-    {"bench", "session", "Time the start of a model, and how sessions are saved, restored and forked",
+    {"bench", "session", "Time starting a model, and saving, restoring and forking sessions",
      "raffia bench session --model book-model --depths 100,100000 --json", add_bench_session},
     {"bench", "train", "Time training: an attention layer or a whole model (needs raffia-train)",
      "raffia bench train --what layer --lengths 512,2048 --json", listed_only},
@@ -44,24 +45,24 @@ constexpr Command kCommands[] = {
      add_translate},
     {nullptr, "classify", "Classify texts, pairs of texts, or images", "raffia classify reviews-model --top 3 < reviews.txt",
      add_classify},
-    {"state", "info", "Show what a state file holds", "raffia state info story.state", add_state_info},
-    {"state", "save", "Read a prompt and write the state", "raffia state save my-model book.state --prompt-file book.txt",
+    {"state", "info", "Show the contents of a state file", "raffia state info story.state", add_state_info},
+    {"state", "save", "Read a prompt and save the state", "raffia state save my-model book.state --prompt-file book.txt",
      add_state_save},
-    {"state", "restore", "Load a state into a model and show where it stands", "raffia state restore my-model book.state --check",
+    {"state", "restore", "Load a state into a model and show its position", "raffia state restore my-model book.state --check",
      add_state_restore},
-    {nullptr, "approx", "Measure how far estimators are from exact attention, and how fast",
+    {nullptr, "approx", "Measure the error of estimators against exact attention, and their speed",
      "raffia approx --data walk --scale 1,2 --estimators rfa:log=true,lara,eva,ra --samples 16,64,256 --plot error.svg",
      add_approx},
     {nullptr, "train", "Train a model: lm, translate, classify, image, recall (needs raffia-train)",
      "raffia train lm --data book.txt --out book-model", listed_only},
-    {nullptr, "convert", "Put another attention in place of a model's softmax attention (needs raffia-train)",
+    {nullptr, "convert", "Replace the softmax attention of a model by another attention (needs raffia-train)",
      "raffia convert imported --to rfa_gate converted --data stories.txt", listed_only},
     {nullptr, "eval", "Evaluate a trained model (needs raffia-train)", "raffia eval book-model --data other.txt --json",
      listed_only},
     {"import", "llama2c", "Import a checkpoint of llama2.c", "raffia import llama2c stories260K.bin tok512.bin stories",
      add_import_llama2c},
-    {"import", "hf", "Import a LLaMA model of Hugging Face", "raffia import hf SmolLM-135M smollm --type int8", add_import_hf},
-    {nullptr, "quantize", "Store the matrices of a model in fewer bytes", "raffia quantize stories stories-int8 --type int8",
+    {"import", "hf", "Import a LLaMA model from Hugging Face", "raffia import hf SmolLM-135M smollm --type int8", add_import_hf},
+    {nullptr, "quantize", "Store the matrices of a model as bf16 or int8", "raffia quantize stories stories-int8 --type int8",
      add_quantize},
     {nullptr, "completion", "Print the script that completes raffia's commands and flags in a shell",
      "source <(raffia completion bash)", add_completion},
@@ -72,8 +73,7 @@ constexpr Command kCommands[] = {
 constexpr Group kGroups[] = {
     {"bench", "Measure speed on this machine", "raffia bench attention --causal --lengths 512,2048"},
     {"state", "Save, load and show sessions as files", "raffia state info story.state"},
-    {"import", "Import models from other projects",
-     "raffia import llama2c stories260K.bin tok512.bin stories"},
+    {"import", "Import models from other projects", "raffia import llama2c stories260K.bin tok512.bin stories"},
 };
 
 constexpr Program kProgram{.name = "raffia",
@@ -90,12 +90,12 @@ bool needs_torch(std::span<char* const> arguments) {
   });
 }
 
-// Becomes raffia-train; comes back only with an error.
+// Replaces this process by raffia-train (exec); returns only after an error.
 int run_raffia_train(char** argv) {
   const std::filesystem::path path = raffia_train_path();
   let_waiting_threads_sleep();
   ::execv(path.c_str(), argv);
-  say("raffia: cannot run {}: {}; it is built where LibTorch is (apt-get install libtorch-dev, RAFFIA_BUILD_TORCH=ON)",
+  say("raffia: cannot run {}: {}; it is only built with LibTorch (apt-get install libtorch-dev, RAFFIA_BUILD_TORCH=ON)",
       path.string(), std::strerror(errno));
   return 1;
 }

@@ -1,4 +1,4 @@
-// raffia man: the manual page, in the language of man(7), made of the same commands and flags that --help shows.
+// raffia man: the manual page in man(7) format, from the same commands and flags as --help.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 namespace raffia::cli {
 namespace {
 
-// Text in which nothing is special: dashes that can be copied, backslashes, and no dot or quote at the start of a line.
+// Escapes text: dashes that can be copied, backslashes, and no dot or quote at the start of a line.
 std::string plain_text(std::string_view text) {
   std::string result;
   for (const char c : text) {
@@ -95,7 +95,7 @@ std::string manual_of(const Json& tree) {
       ".TP\n\\fBRAFFIA_VERBOSE\\fR\n"
       "1: print operation, shape, instruction set and time of every operation to standard error.\n"
       ".TP\n\\fBCOLUMNS\\fR\n"
-      "Width of progress bars where the terminal does not say how wide it is.\n"
+      "Width of progress bars if the width of the terminal is unknown.\n"
       ".SH EXIT STATUS\n"
       ".TP\n\\fB0\\fR\nSuccess.\n"
       ".TP\n\\fB1\\fR\nFailure, for example a file that cannot be read or standard output that cannot be written.\n"

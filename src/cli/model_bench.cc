@@ -99,7 +99,7 @@ double work_of(const BenchModel& model, const ModelTest& test) {
                                               model.config.width * model.config.vocabulary);
   const bool is_decode = test.kind == ModelTest::Kind::decode;
   const auto seen = static_cast<double>(model.state_bytes_at(is_decode ? test.depth : test.tokens / 2)) / sizeof(float);
-  // Alone, a token waits for its weights; many of them share a pass.
+  // A single token waits for the weights; many tokens share one pass.
   const double weights_per_token = is_decode && test.batch == 1 ? parameters : parameters / 4;
   return static_cast<double>(test.batch * test.tokens) * (weights_per_token + seen);
 }
@@ -117,7 +117,7 @@ bool fits(const BenchModel& model, const ModelTest& test, const ModelBenchOption
 // What one group of models remembers of the memory pass: [model][test].
 using PeakMemory = std::vector<std::vector<std::optional<int64_t>>>;
 
-// One run of each case in a process of its own. The figure is clean only while this process is small and has no threads.
+// One run of each case in a child process. The result is accurate only while this process is small and has no threads.
 PeakMemory measure_memory(std::vector<BenchModel>& models, const std::vector<ModelTest>& tests, const ModelBenchOptions& options,
                           Progress& progress) {
   const auto threads = static_cast<int>(*std::max_element(options.threads.begin(), options.threads.end()));
@@ -141,7 +141,7 @@ PeakMemory measure_memory(std::vector<BenchModel>& models, const std::vector<Mod
   return peaks;
 }
 
-// Read by nobody else: far larger than any cache.
+// Not used by anything else, and far larger than any cache.
 class Probe {
  public:
   std::function<void()> reading(Executor& executor, int threads) {
@@ -279,10 +279,9 @@ std::string ModelTest::name() const {
 }
 
 void add_run_flags(CLI::App& app, ModelBenchOptions& options) {
-  add_positives(app, "--threads", options.threads, "Numbers of threads", kMostThreads);
-  add_positive(app, "--repeats", options.repeats, "Turns of each contender; the best counts");
-  add_positive(app, "--cache-limit", options.cache_limit,
-               "GB: contenders whose sessions of a test remember more are left out there");
+  add_positives(app, "--threads", options.threads, "Numbers of threads to measure with", kMostThreads);
+  add_positive(app, "--repeats", options.repeats, "Repetitions per contender; the fastest is reported");
+  add_positive(app, "--cache-limit", options.cache_limit, "Skip contenders whose sessions need more memory than this, in GB");
   add_format_flags(app, options.output);
 }
 
@@ -303,8 +302,8 @@ std::vector<ModelRecord> run_model_bench(const std::vector<ModelTest>& tests, co
     for (const ModelTest& test : tests) {
       for (const BenchModel& model : groups.front()) {
         if (fits(model, test, options)) continue;
-        progress.note(fmt::format("{} is left out of {}, batch {}: its sessions remember more than --cache-limit {} GB", model.op,
-                                  test.name(), test.batch, options.cache_limit));
+        progress.note(fmt::format("{} is skipped in {}, batch {}: the memory of its sessions exceeds --cache-limit {} GB",
+                                  model.op, test.name(), test.batch, options.cache_limit));
       }
     }
     std::vector<PeakMemory> peaks;

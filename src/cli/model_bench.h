@@ -1,5 +1,5 @@
-// What the benchmarks of whole models share: flags, models, records and the run itself. Tests are named as llama-bench names
-// them: pp512 reads a prompt of 512 tokens, tg32 @ d4096 writes 32 tokens after 4096.
+// Common to the benchmarks of whole models: flags, models, records and the run itself. Tests have the names of llama-bench:
+// pp512 reads a prompt of 512 tokens, tg32 @ d4096 generates 32 tokens after 4096.
 #ifndef RAFFIA_CLI_MODEL_BENCH_H_
 #define RAFFIA_CLI_MODEL_BENCH_H_
 
@@ -28,19 +28,19 @@ struct ModelFlags {
 };
 void add_model_flags(CLI::App& app, ModelFlags& flags);
 
-// A model that is made when it is needed.
+// A model that is loaded or made at first use.
 struct BenchModel {
-  std::string op;                     // what tells it from the others: its estimators
+  std::string op;                     // its estimators
   std::optional<std::string> name;    // of its directory
   ModelConfig config = {};            // of random weights
   WeightType type = WeightType::f32;  // likewise
   std::string directory = {};         // empty: random weights
   uint64_t seed = 1;
-  std::vector<std::byte> weights = {};  // made ahead, or empty
+  std::vector<std::byte> weights = {};  // made by prepare(), or empty
 
   void prepare();                               // makes the weights, if they are random
   std::shared_ptr<const Model> make();          // uses up prepared weights
-  int64_t state_bytes_at(int64_t depth) const;  // of exact attention, at least
+  int64_t state_bytes_at(int64_t depth) const;  // lower bound: of exact attention
 };
 // In groups that are compared with one another: those of one type of weights, or all directories.
 std::vector<std::vector<BenchModel>> models_of(const ModelFlags& flags);
@@ -59,12 +59,12 @@ struct ModelBenchOptions {
   ModelFlags models;
   std::vector<int64_t> threads = {1};
   int64_t repeats = 5;
-  int64_t cache_limit = 4;  // 10^9 bytes: tests whose sessions remember more are left out
+  int64_t cache_limit = 4;  // 10^9 bytes: tests whose sessions need more memory are skipped
   FormatFlags output;
 };
 void add_run_flags(CLI::App& app, ModelBenchOptions& options);
 
-// The fields under the names they are printed with; docs/cli.md says what each means.
+// The fields with the names they are printed under; docs/cli.md explains them.
 struct ModelRecord {
   std::string test, op;
   std::optional<std::string> model;

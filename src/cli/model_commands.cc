@@ -38,12 +38,12 @@ void add_model(CLI::App& app, ModelToRun& flags) {
 
 std::shared_ptr<const Model> load_model(const ModelToRun& flags, std::initializer_list<Task> tasks) {
   const std::filesystem::path& directory = flags.directory;
-  // The configuration says it without the weights.
+  // The configuration is enough: the weights are not loaded.
   const Task task = load_model_config(directory / kConfigFile).task;
   if (std::ranges::find(tasks, task) == tasks.end()) {
     std::vector<std::string_view> expected;
     for (const Task each : tasks) expected.push_back(name_of(each));
-    throw Error(fmt::format("{}: is a model for {}, expected {} ({} runs it)", directory.string(), name_of(task),
+    throw Error(fmt::format("{}: is a model for {}, expected {} (use {})", directory.string(), name_of(task),
                             fmt::join(expected, " or "), command_for(task)));
   }
   return Model::load(directory, {.map = !flags.no_mmap});

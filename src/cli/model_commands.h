@@ -1,4 +1,4 @@
-// What the commands that run models share.
+// Common to the commands that run models.
 #ifndef RAFFIA_CLI_MODEL_COMMANDS_H_
 #define RAFFIA_CLI_MODEL_COMMANDS_H_
 
@@ -20,14 +20,14 @@ struct ModelToRun {
 };
 void add_model(CLI::App& app, ModelToRun& flags);
 
-// Refuses models that were made for something else, and names the command that runs them.
+// Throws for models of another task, with the name of the command for them.
 std::shared_ptr<const Model> load_model(const ModelToRun& flags, std::initializer_list<Task> tasks);
 
 // A fingerprint as all commands print it.
 std::string fingerprint_text(uint64_t fingerprint);
 
-// Throws IoError where a state file of this name cannot be made: better before an hour of work than after. Throws UsageError,
-// naming the flag or argument, where it would replace a file of the model or the prompt that is read.
+// Throws IoError if the state file cannot be written; called before the work starts, not after an hour. Throws UsageError, which
+// names the flag or argument, if it would replace a file of the model or the prompt.
 void require_place_for_state(std::string_view name, const std::filesystem::path& file, const std::filesystem::path& model,
                              const std::filesystem::path& prompt);
 

@@ -29,7 +29,7 @@ void add_model_flags(CLI::App& app, ModelFlags& flags) {
   std::vector<CLI::Option*> of_random = {add_positive(app, "--layers", flags.layers, "Layers of the models"),
                                          add_positive(app, "--width", flags.width, "Width E of the models"),
                                          add_positive(app, "--heads", flags.heads, "Heads, a divisor of --width"),
-                                         add_positive(app, "--vocabulary", flags.vocabulary, "Ids that there are")};
+                                         add_positive(app, "--vocabulary", flags.vocabulary, "Number of token ids")};
   std::vector<std::string> defaults;
   for (const Estimator& estimator : flags.estimators) defaults.push_back(to_string(estimator));
   of_random.push_back(app.add_option_function<std::string>(
@@ -40,13 +40,13 @@ void add_model_flags(CLI::App& app, ModelFlags& flags) {
                                  flags.estimators.push_back(parse_estimator_of("--estimators", spec));
                                }
                              },
-                             "Contenders: a model of each")
+                             "Estimators to compare, one model of each")
                           ->type_name("LIST")
                           ->default_str(fmt::format("{}", fmt::join(defaults, ","))));
-  of_random.push_back(add_names(app, "--type", kWeightTypes, flags.types, "How weights are stored: f32, bf16, int8"));
+  of_random.push_back(add_names(app, "--type", kWeightTypes, flags.types, "Storage type of weights: f32, bf16, int8"));
   of_random.push_back(add_seed(app, "--seed", flags.seed, "Seed of the weights"));
   CLI::Option* model =
-      app.add_option("--model", flags.directories, "Measure the model of this directory instead; may be repeated")
+      app.add_option("--model", flags.directories, "Measure the model in this directory instead; may be repeated")
           ->type_name("DIR")
           ->allow_extra_args(false);
   for (CLI::Option* option : of_random) option->excludes(model);

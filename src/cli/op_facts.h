@@ -1,7 +1,8 @@
-// What is known of an op before it runs: the fields of its record, its state, and the FLOP that count.
+// What is known of an op before it runs: the fields of its record, its state size, and its FLOP.
 //
-// FLOP are counted by formula, so that peak_fraction compares ops whatever they really execute. A token and query head meets so
-// many keys (samples and summaries are keys too), each of which costs 2 (d + dv) forward and 6 d + 4 dv backward:
+// FLOP are counted by formula, so that peak_fraction is comparable between ops, independent of what they execute. A token and
+// query head sees this many keys (samples and summaries count as keys), each of which costs 2 (d + dv) forward and 6 d + 4 dv
+// backward:
 //   softmax        L; causal L / 2
 //   lara           2 S: its key meets the samples, then its query does
 //   causal lara    W / 2 + 2 S', S' the samples that there are (fewer at first)
@@ -11,7 +12,7 @@
 //   hybrid         1.5 W, and what rfa_gate counts
 // rfa and rfa_gate: 4 F (dv + 1), plus 4 d D for projections where the map is inside; backward 10 F (dv + 1), projections left
 // out. Grouped key/value heads fold less often than query heads read.
-// Left out: means and proposals, S x S weights, summaries and their folding, all that is linear in d alone.
+// Not counted: means and proposals, S x S weights, summaries and their folding, everything linear in d only.
 #ifndef RAFFIA_CLI_OP_FACTS_H_
 #define RAFFIA_CLI_OP_FACTS_H_
 
@@ -27,7 +28,7 @@ namespace raffia::cli {
 double attention_flops(const BenchShape& shape, const OpForm& form, Pass pass, int64_t length);
 double step_flops(const BenchShape& shape, const OpForm& form, int64_t depth);
 
-// What must be kept to go on after `length` tokens; none for bidirectional lara and eva, which cannot.
+// Bytes of state needed to continue after `length` tokens; nullopt for bidirectional lara and eva, which cannot.
 std::optional<int64_t> state_bytes(const BenchShape& shape, const OpForm& form, int64_t length);
 
 // The fields of a record that follow from the flags.

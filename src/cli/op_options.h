@@ -1,5 +1,4 @@
-// The flags of a benchmark as options of the ops. Where --samples is not given, each op has its own default: see lara.h and
-// eva.h.
+// The flags of a benchmark as options of the ops. Without --samples, each op has its own default: see lara.h and eva.h.
 #ifndef RAFFIA_CLI_OP_OPTIONS_H_
 #define RAFFIA_CLI_OP_OPTIONS_H_
 
@@ -23,7 +22,7 @@ RaOptions ra_options(const BenchShape& shape, bool causal);
 EvaOptions eva_options(const BenchShape& shape);
 CausalEvaOptions causal_eva_options(const BenchShape& shape);
 
-// What an op runs on.
+// Where an op runs.
 template <typename Options>
 Options placed(Options options, int threads, Executor& executor) {
   options.threads = threads;
@@ -40,7 +39,7 @@ std::optional<int64_t> window_of(const BenchShape& shape, const OpForm& form);
 // Of the causal forms of hybrid, lara and eva; none for the others.
 std::optional<WindowStateShape> window_state_shape(const BenchShape& shape, const OpForm& form);
 
-// Throws UsageError where the flags do not fit this form.
+// Throws UsageError if the flags are not valid for this form.
 void check_form(const BenchShape& shape, const OpForm& form);
 
 }  // namespace raffia::cli

@@ -1,4 +1,4 @@
-// Attention in plain torch ops, as one would write it without Raffia: what `raffia bench train` compares with.
+// Attention in plain torch ops, as one would write it without Raffia: the baseline of `raffia bench train`.
 //
 // All causal, q, k, v [B, T, H, d] -> [B, T, H, d], any dtype, differentiable.
 #ifndef RAFFIA_CLI_PLAIN_TORCH_H_

@@ -1,4 +1,4 @@
-// Time against length as a picture, drawn by gnuplot.
+// Plots time against length with gnuplot.
 #ifndef RAFFIA_CLI_PLOT_H_
 #define RAFFIA_CLI_PLOT_H_
 
@@ -12,12 +12,12 @@
 
 namespace raffia::cli {
 
-// How an estimator looks in every picture.
+// The colour and line of an estimator in all plots.
 struct Look {
   std::string_view op;
   const char *title, *colour;
 };
-const Look& look_of(std::string_view op);  // mixtures of estimators look alike
+const Look& look_of(std::string_view op);  // all mixtures of estimators look the same
 
 struct CurvePoint {
   double length = 0;
@@ -25,7 +25,7 @@ struct CurvePoint {
 };
 
 // The length from which `other` is faster than `softmax` (both by growing length, same lengths), straight lines assumed between
-// points of the log-log plot. None where the order does not change from slower to faster.
+// points of the log-log plot. Nullopt if the order does not change from slower to faster.
 std::optional<double> crossover(std::span<const CurvePoint> softmax, std::span<const CurvePoint> other);
 
 // Writes PREFIX.svg and PREFIX.png: a curve per contender, crossovers with softmax marked.

@@ -36,7 +36,7 @@ const CLI::App& innermost(const CLI::App& app) {
   return chosen.empty() ? app : innermost(*chosen.front());
 }
 
-// The first word that should name a subcommand of `app` and does not; CLI11 would only say that one is missing.
+// The first word that should be a subcommand of `app` but is not; CLI11 would only report that one is missing.
 std::optional<std::string> unknown_command(const CLI::App& app, std::span<char* const> arguments) {
   const auto commands = app.get_subcommands([](const CLI::App*) { return true; });
   if (commands.empty() || arguments.empty() || arguments[0][0] == '-') return std::nullopt;
@@ -50,8 +50,8 @@ std::optional<std::string> unknown_command(const CLI::App& app, std::span<char* 
                      meant.empty() ? fmt::format(", expected one of {}", fmt::join(names, ", ")) : meant);
 }
 
-// The first word that should name an option and does not. Looked for before any other fault, which may be due to it: the value
-// of a misspelled option is taken for a file.
+// The first word that looks like an option but is not one. Checked before other errors, which it may cause: the value of a
+// misspelled option is taken for a file.
 std::optional<std::string> unknown_option(const CLI::App& app) {
   const auto words = app.remaining(true);
   const auto found = std::ranges::find_if(words, [](const std::string& word) { return word.starts_with('-') && word != "-"; });
@@ -70,7 +70,8 @@ int bad_usage(const CLI::App& app, const std::string& message) {
   return kBadUsage;
 }
 
-// A stream that the caller closed would be the next file that is opened. stdin is empty then, and writing to the others fails.
+// If the caller closed a standard stream, the next opened file would take its place. Here stdin is empty then, and writing to the
+// others fails.
 void fill_standard_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) == -1 && errno == EBADF) (void)::open("/dev/null", O_RDONLY);
@@ -119,7 +120,7 @@ bool is_stdout_written() {
 
 int run_program(const Program& program, int argc, char** argv) {
   fill_standard_streams();
-  // A reader of stdout or stderr that is gone must not end a command that has something to keep. Writing to stdout fails then.
+  // If the reader of stdout or stderr is gone, a command must still be able to save its results. Writing to stdout then fails.
   std::signal(SIGPIPE, SIG_IGN);
   exit_where_mapped_files_are_cut(program.name);
   try {

@@ -1,5 +1,5 @@
-// A command line program as a table of subcommands. Exit code 0 on success, 2 on bad usage, 1 on failure, 128 and
-// the signal where one asked for an end.
+// A command line program as a table of subcommands. Exit code 0 on success, 2 on bad usage, 1 on failure, 128 plus
+// the signal number if interrupted.
 #ifndef RAFFIA_CLI_PROGRAM_H_
 #define RAFFIA_CLI_PROGRAM_H_
 

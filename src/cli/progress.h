@@ -1,4 +1,4 @@
-// How far a long command is, on stderr: a bar with the time left on a terminal, plain lines elsewhere.
+// Progress of a long command on stderr: a bar with the time left on a terminal, plain lines elsewhere.
 #ifndef RAFFIA_CLI_PROGRESS_H_
 #define RAFFIA_CLI_PROGRESS_H_
 
@@ -8,22 +8,22 @@
 
 namespace raffia::cli {
 
-inline constexpr std::chrono::seconds kQuietAtFirst{2};  // where most runs are over before anybody wonders
+inline constexpr std::chrono::seconds kQuietAtFirst{2};  // most runs end before that
 
 class Progress {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // `total`: work in any unit that is roughly proportional to time; 0: unknown. Nothing is shown in the time `quiet`.
+  // `total`: work in any unit that is roughly proportional to time; 0: unknown. Nothing is shown for the duration `quiet`.
   explicit Progress(double total, Clock::duration quiet = {});
   ~Progress();  // clears the bar
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  void begin(const std::string& what);     // the part that follows
-  void describe(const std::string& what);  // the same part in other words: shown when it is time to
+  void begin(const std::string& what);     // starts the next part
+  void describe(const std::string& what);  // changes the text of the current part at the next update
   void advance(double work);
-  void skip(double work);                 // of the total, work that was done before and took no time now
+  void skip(double work);                 // part of the total that was done before and took no time now
   void note(const std::string& message);  // a line that stays
 
  private:
@@ -41,11 +41,11 @@ class Progress {
   std::string what_;
 };
 
-// The line of a bar in fewer than `columns` columns, so that no terminal wraps it: bar, share, `what`, `left`. Where room is
-// short the bar shrinks first, then `what` loses parts (which ", " separates) from its end, then the bar goes.
+// The line of a bar in fewer than `columns` columns, so that no terminal wraps it: bar, percentage, `what`, `left`. If there is
+// not enough room, first the bar shrinks, then `what` loses parts (separated by ", ") from its end, then the bar is omitted.
 std::string bar_line(double fraction, const std::string& what, const std::string& left, size_t columns);
 
-// Columns of the terminal behind stderr: as it says itself, else as the environment variable COLUMNS says, else 80.
+// Columns of the terminal at stderr: its own value, else the environment variable COLUMNS, else 80.
 size_t terminal_columns();
 
 }  // namespace raffia::cli

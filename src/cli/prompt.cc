@@ -20,7 +20,7 @@ using Clock = Progress::Clock;
 
 constexpr size_t kBytesAtOnce = size_t{1} << 16;
 
-// Feeds a session, in blocks that end at the same places whatever parts the text came in: bits depend on those places.
+// Feeds a session in blocks that end at the same positions however the text arrives: the bits of the result depend on them.
 class Reader {
  public:
   Reader(Session& session, const Interrupts& interrupts, std::optional<uint64_t> bytes)
@@ -69,7 +69,7 @@ class Reader {
 
   int64_t tokens() const { return session_.position() - first_; }
   std::string unknown() const { return unknown_.summary(); }
-  double seconds() const { return std::chrono::duration<double>(busy_).count(); }  // waiting for a pipe left out
+  double seconds() const { return std::chrono::duration<double>(busy_).count(); }  // without waiting for a pipe
 
  private:
   static constexpr int64_t kBlock = 4 * Session::kChunk;
@@ -97,7 +97,7 @@ class PromptSource {
     } else {
       input_.emplace(flags.file);
     }
-    if (input_ && input_->is_terminal()) say("The prompt ends with Ctrl-D at the start of a line.");
+    if (input_ && input_->is_terminal()) say("End the prompt with Ctrl-D at the start of a line.");
   }
 
   std::optional<uint64_t> size() const { return input_ ? input_->size() : text_.size(); }
@@ -120,9 +120,9 @@ class PromptSource {
 
 void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
   CLI::Option* text =
-      app.add_option("--prompt", flags.text, "Text to go on from (default: what stdin holds, unless a state goes on)")
+      app.add_option("--prompt", flags.text, "Text to continue (default: read from stdin, unless there is --state-in)")
           ->type_name("TEXT");
-  app.add_option("--prompt-file", flags.file, "The same from a file, of any length; -: stdin")
+  app.add_option("--prompt-file", flags.file, "Read the prompt from a file of any length; -: stdin")
       ->type_name("FILE")
       ->check(file_name())
       ->excludes(text);

@@ -1,4 +1,4 @@
-// What a session reads before it writes: a prompt of any length, from a flag, a file or a pipe, in memory of constant size.
+// Reads a prompt of any length into a session, from a flag, a file or a pipe, in constant memory.
 #ifndef RAFFIA_CLI_PROMPT_H_
 #define RAFFIA_CLI_PROMPT_H_
 
@@ -30,9 +30,9 @@ struct PromptReport {
   bool whole = true;  // false: a signal came before the end
 };
 
-// Reads the prompt into the session, stdin if no flag gives one; a session that has read nothing yet gets what texts begin with.
-// `on_text` sees the bytes as they are read. What the session remembers does not depend on how a pipe cuts them. A bar appears on
-// stderr if it takes long, and a line where the vocabulary does not know all of it.
+// Reads the prompt into the session, from stdin if no flag gives one; a new session first reads the begin token, if there is one.
+// `on_text` is called with the bytes as they are read. The result does not depend on how a pipe splits them. A bar is shown on
+// stderr if it takes long, and a message if parts of it are not in the vocabulary.
 PromptReport read_prompt(Session& session, const PromptFlags& flags, const Interrupts& interrupts,
                          const std::function<void(std::string_view bytes)>& on_text = {});
 

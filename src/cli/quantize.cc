@@ -1,4 +1,4 @@
-// raffia quantize: the same model with its matrices in fewer bytes.
+// raffia quantize: stores the matrices of a model as bf16 or int8.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -64,8 +64,8 @@ Run add_quantize(CLI::App& app) {
   const auto options = std::make_shared<QuantizeOptions>();
   app.add_option("DIR", options->from, "Model directory")->required();
   app.add_option("OUT", options->to, "Model directory to write")->required();
-  add_name(app, "--type", kWeightTypes, options->type, "How matrices are stored: f32, bf16 or int8 (one scale per row)");
-  app.add_flag("--force", options->force, "Replace a model that OUT holds already");
+  add_name(app, "--type", kWeightTypes, options->type, "Storage type of matrices: f32, bf16 or int8 (one scale per row)");
+  app.add_flag("--force", options->force, "Replace a model that is already in OUT");
   app.add_flag("--json", options->json, "Print JSON");
   return [options] { quantize(*options); };
 }

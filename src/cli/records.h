@@ -1,4 +1,4 @@
-// What a benchmark found, one record per contender and shape, and how it is printed.
+// Results of a benchmark, one record per contender and shape, and how they are printed.
 #ifndef RAFFIA_CLI_RECORDS_H_
 #define RAFFIA_CLI_RECORDS_H_
 
@@ -12,18 +12,18 @@
 
 namespace raffia::cli {
 
-// The fields under the names they are printed with; docs/cli.md says what each means.
+// The fields with the names they are printed under; docs/cli.md explains them.
 struct Record {
   std::string op, pass, input;
   bool causal = false;
-  std::optional<std::string> map;  // none: the op has none
+  std::optional<std::string> map;  // nullopt: the op has no map
   int64_t threads = 0;
   std::string isa;
   int64_t batch = 0, heads = 0, kv_heads = 0, length = 0, head_dim = 0, value_dim = 0;
-  std::optional<int64_t> features;  // F, or R of causal eva; none: the op has no random features
+  std::optional<int64_t> features;  // F, or R of causal eva; nullopt: the op has no random features
   std::optional<int64_t> samples;   // lara, ra, eva
   std::optional<int64_t> window;    // hybrid, eva, causal lara
-  std::optional<int64_t> segment;   // as asked for; none: the op has no segments
+  std::optional<int64_t> segment;   // as requested; nullopt: the op has no segments
   std::optional<int64_t> layers;    // bench train, whole models
   std::string dtype;
   double seconds = 0;
@@ -32,7 +32,7 @@ struct Record {
   double peak_fraction = 0;
   std::optional<double> ratio_to_softmax;
   std::optional<double> ratio_to_torch_softmax;  // bench train
-  std::optional<int64_t> state_bytes;            // none: nothing can go on from there
+  std::optional<int64_t> state_bytes;            // nullopt: the op has no state
   std::optional<int64_t> peak_rss_bytes;
   std::optional<int64_t> bytes_read;         // step, softmax
   std::optional<double> bandwidth_fraction;  // step, softmax

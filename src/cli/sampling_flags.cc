@@ -43,16 +43,19 @@ void add_sampling_flags(CLI::App& app, SamplingFlags& flags) {
   using Options = SamplingOptions;
   CLI::Option* greedy = app.add_flag_callback(
       "--greedy", [&flags] { flags.given.emplace_back([](Options& options) { options.temperature = 0; }); },
-      "Always choose the likeliest token, as --temperature 0 does");
-  add(app, flags, "--temperature", &Options::temperature, parse_temperature, "Below 1: likelier tokens; above 1: more varied ones; 0: greedy")
+      "Always choose the most likely token, the same as --temperature 0");
+  add(app, flags, "--temperature", &Options::temperature, parse_temperature,
+      "Below 1: less random; above 1: more random; 0: greedy")
       ->excludes(greedy);
-  add(app, flags, "--top-k", &Options::top_k, count(kLargestInteger), "Draw among the K likeliest tokens; 0: all");
-  add(app, flags, "--top-p", &Options::top_p, number(1e-9, 1), "Draw among the likeliest tokens that sum to this probability");
-  add(app, flags, "--min-p", &Options::min_p, number(0, 1), "Draw among tokens at least so likely, relative to the likeliest");
+  add(app, flags, "--top-k", &Options::top_k, count(kLargestInteger), "Sample from the K most likely tokens only; 0: all");
+  add(app, flags, "--top-p", &Options::top_p, number(1e-9, 1),
+      "Sample from the most likely tokens whose probabilities sum to this");
+  add(app, flags, "--min-p", &Options::min_p, number(0, 1),
+      "Sample from tokens at least this likely, relative to the most likely one");
   add(app, flags, "--repetition-penalty", &Options::repetition_penalty, number(1e-6, kHighest),
-      "Above 1: recent tokens are less likely");
+      "Above 1: recent tokens become less likely");
   add(app, flags, "--repetition-window", &Options::repetition_window, count(Options::kMaxRepetitionWindow),
-      "How many tokens are recent");
+      "Number of recent tokens that the repetition penalty applies to");
   add(app, flags, "--seed", &Options::seed, parse_seed, "Seed of the random draws");
 }
 

@@ -1,4 +1,4 @@
-// --temperature and its kin: how the next token is chosen.
+// --temperature and related flags: how the next token is chosen.
 #ifndef RAFFIA_CLI_SAMPLING_FLAGS_H_
 #define RAFFIA_CLI_SAMPLING_FLAGS_H_
 
@@ -10,7 +10,7 @@
 
 namespace raffia::cli {
 
-// Flags that were given, over what a session has otherwise: the defaults, or what a state file brings.
+// The flags that were given. They override the defaults, or the options of a state file.
 struct SamplingFlags {
   std::vector<std::function<void(SamplingOptions&)>> given;
 
@@ -22,7 +22,7 @@ struct SamplingFlags {
 
 void add_sampling_flags(CLI::App& app, SamplingFlags& flags);
 
-// The limits of single values, which flags and the commands of a conversation share. Throw CLI::ValidationError.
+// Range checks shared by flags and the commands of a conversation. Throw CLI::ValidationError.
 double parse_temperature(const std::string& flag, std::string_view text);
 
 }  // namespace raffia::cli

@@ -33,7 +33,7 @@ Json to_json(const SamplingOptions& sampling) {
           {"seed", sampling.seed}};
 }
 
-// What all three print: where a session stands. `more` follows.
+// Printed by all three commands: the position of a session. `more` follows.
 void print(const std::filesystem::path& file, const SessionFileInfo& info, bool as_json, const Json& more = Json::object()) {
   Json json = {{"file", file.string()},         {"bytes", info.bytes},      {"fingerprint", fingerprint_text(info.fingerprint)},
                {"position", info.position},     {"draws", info.draws},      {"sampling", to_json(info.sampling)},
@@ -71,7 +71,7 @@ void save(const SaveFlags& flags) {
   const Interrupts interrupts;
   const PromptReport prompt = read_prompt(session, flags.prompt, interrupts);
   if (!prompt.whole) {
-    throw Interrupted(interrupts.signal(), fmt::format("stopped after {}; nothing is written", counted(prompt.tokens, "token")));
+    throw Interrupted(interrupts.signal(), fmt::format("stopped after {}; nothing was written", counted(prompt.tokens, "token")));
   }
   session.save(flags.file);
   print(flags.file, read_session_info(flags.file), flags.json,
@@ -85,17 +85,17 @@ struct RestoreFlags {
   int threads = 0;
 };
 
-// What it would save is what was read, and it can go on.
+// Saving it again gives the same bytes, and it can be continued.
 void check(const Session& session, const std::filesystem::path& file) {
   const std::vector<std::byte> saved = session.to_bytes();
   if (read_file(file) != std::string_view(reinterpret_cast<const char*>(saved.data()), saved.size())) {
-    throw FormatError(fmt::format("{}: is read, but would be saved otherwise", file.string()));
+    throw FormatError(fmt::format("{}: saving it again gives different bytes", file.string()));
   }
   if (session.position() == 0 || session.room() == 0) return;
   Session fork = session;
   fork.step(fork.likeliest(1).at(0).id);
   for (const float logit : fork.logits()) {
-    if (!std::isfinite(logit)) throw FormatError(fmt::format("{}: what follows it is not a number", file.string()));
+    if (!std::isfinite(logit)) throw FormatError(fmt::format("{}: a logit of the next token is not finite", file.string()));
   }
 }
 
@@ -137,7 +137,7 @@ Run add_state_restore(CLI::App& app) {
   const auto flags = std::make_shared<RestoreFlags>();
   add_model(app, flags->model);
   add_file(app, flags->file, "State file");
-  app.add_flag("--check", flags->check, "Save it again and compare, and go on by a token");
+  app.add_flag("--check", flags->check, "Save it again and compare the bytes, and generate one token");
   app.add_flag("--json", flags->json, "Print JSON");
   add_threads(app, flags->threads);
   return [flags] { restore(*flags); };

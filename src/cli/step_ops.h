@@ -1,4 +1,4 @@
-// One decoding step of any op with a state, ready to be timed.
+// One decoding step of any op with a state, for timing.
 #ifndef RAFFIA_CLI_STEP_OPS_H_
 #define RAFFIA_CLI_STEP_OPS_H_
 
@@ -13,11 +13,11 @@ namespace raffia::cli {
 
 enum class StepArray : uint32_t { query, key, value, gate, far_query, far_key, out };
 
-// [batch, length, heads, dim], of variance 1; features are positive, which keeps denominators so.
+// [batch, length, heads, dim], of variance 1; features are positive, so that denominators are, too.
 Array4 random_array(const BenchShape& shape, int64_t length, int64_t heads, int64_t dim, StepArray which,
                     OpInput input = OpInput::qk);
 
-// A token for each session of `shape.batch`, after `depth` others. The state of rfa and rfa_gate grows by the token; that of
+// One token for each session of `shape.batch`, after `depth` others. The state of rfa and rfa_gate advances by the token; that of
 // hybrid, lara and eva stays at its depth.
 std::function<void()> prepare_step(const BenchShape& shape, const OpForm& form, int64_t depth, int threads, Executor& executor);
 

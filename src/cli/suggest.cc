@@ -10,7 +10,7 @@
 namespace raffia::cli {
 namespace {
 
-constexpr size_t kShortestBeginning = 3;  // two letters begin too many names by chance
+constexpr size_t kShortestBeginning = 3;  // two letters are the beginning of too many names
 
 bool is_beginning(std::string_view word, std::string_view name) {
   return word.size() >= kShortestBeginning && name.starts_with(word);
@@ -36,7 +36,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 std::string suggestion(std::string_view word, std::span<const std::string> known) {
   const auto cost = [word](const std::string& name) { return is_beginning(word, name) ? 0 : edit_distance(word, name); };
   const auto nearest = std::ranges::min_element(known, {}, cost);
-  // A third of the letters may be wrong: more, and the guess would be as wrong as the word.
+  // Up to a third of the letters may be wrong; with more, a suggestion would not be useful.
   if (nearest == known.end() || cost(*nearest) > std::max<size_t>(1, word.size() / 3)) return "";
   return fmt::format(": did you mean '{}'?", *nearest);
 }

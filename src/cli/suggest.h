@@ -1,4 +1,4 @@
-// What somebody meant who typed a name that does not exist.
+// Suggestions for misspelled names.
 #ifndef RAFFIA_CLI_SUGGEST_H_
 #define RAFFIA_CLI_SUGGEST_H_
 
@@ -12,7 +12,7 @@ namespace raffia::cli {
 // Insertions, deletions, substitutions and swaps of neighbours that turn one word into the other.
 size_t edit_distance(std::string_view a, std::string_view b);
 
-// ": did you mean 'train'?" where one of the known names is close to `word` (or begins with it), else nothing.
+// ": did you mean 'train'?" if one of the known names is close to `word` (or begins with it), else empty.
 std::string suggestion(std::string_view word, std::span<const std::string> known);
 
 }  // namespace raffia::cli

@@ -1,4 +1,4 @@
-// Records as JSON, CSV or a table for people.
+// Prints records as JSON, CSV or a readable table.
 #ifndef RAFFIA_CLI_TABLE_H_
 #define RAFFIA_CLI_TABLE_H_
 
@@ -16,14 +16,14 @@ using Json = nlohmann::ordered_json;
 
 enum class Format : uint8_t { markdown, csv, json };
 
-// How a column appears in the table for people.
+// How a column appears in the readable table.
 enum class Style : uint8_t {
-  shared,    // says which case it was; above the table where all records agree
+  shared,    // identifies the case; printed above the table if it is the same in all records
   key,       // the same, but always in the table
-  measured,  // in the table unless no record has it
+  measured,  // in the table if any record has it
 };
 
-std::string plain(const Json& value);  // nothing for null
+std::string plain(const Json& value);  // empty for null
 
 struct TableColumn {
   const char* name;
@@ -31,11 +31,11 @@ struct TableColumn {
   std::string (*human)(const Json& value) = plain;
 };
 
-// A row holds a value per column; null: it has none.
+// A row has a value per column; null: no value.
 using TableRow = std::vector<Json>;
 
-// JSON: an array of objects. CSV: a header and a line per record. Markdown: a line with what all records share, then a table
-// of the rest.
+// JSON: an array of objects. CSV: a header and a line per record. Markdown: a line with the values common to all records, then a
+// table of the rest.
 void print_table(std::span<const TableColumn> columns, std::span<const TableRow> rows, Format format, std::ostream& out);
 
 // A column of records of type `Record`, and how its value is found.

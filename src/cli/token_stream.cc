@@ -58,7 +58,7 @@ std::vector<int32_t> opening_of(const Tokenizer& tokenizer) {
   if (tokenizer.begins_texts()) return {tokenizer.begin()};
   if (std::vector<int32_t> ids = line_end_of(tokenizer); !ids.empty()) return ids;
   if (tokenizer.begin() >= 0) return {tokenizer.begin()};
-  throw Error("the prompt is empty, and this vocabulary has no token that begins a text: give a prompt");
+  throw Error("the prompt is empty, and this vocabulary has no begin token: expected a prompt");
 }
 
 }  // namespace raffia::cli

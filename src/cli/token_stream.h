@@ -1,4 +1,4 @@
-// Text that comes in parts, as token ids.
+// Tokenises text that arrives in parts.
 #ifndef RAFFIA_CLI_TOKEN_STREAM_H_
 #define RAFFIA_CLI_TOKEN_STREAM_H_
 
@@ -14,23 +14,23 @@
 
 namespace raffia::cli {
 
-// With the tokenizers that are learned here the ids are those of the whole text, however it is cut, unless a line of words or
-// pieces is longer than the limit and has no space to cut it at. Vocabularies from elsewhere may have tokens that span lines:
-// their text is kept until the limit, and what is longer is tokenised in parts that end where lines do.
+// With tokenizers trained by Raffia the ids are those of the whole text, however it is split, unless a line of words or pieces is
+// longer than the limit and has no space to split it at. Imported vocabularies may have tokens that span lines: their text is
+// kept up to the limit, and longer text is tokenised in parts that end at line ends.
 class TokenStream {
  public:
-  // What it keeps of a line, and of a text with a vocabulary from elsewhere.
+  // Maximum length of a line that is kept, and of a text with an imported vocabulary.
   static constexpr size_t kLongestLine = size_t{1} << 20, kLongestText = size_t{1} << 24;
 
-  // begins: false for text that goes on from what was read before.
+  // begins: false for text that continues what was read before.
   TokenStream(const Tokenizer& tokenizer, bool begins);
   TokenStream(const Tokenizer& tokenizer, bool begins, size_t limit);
 
-  std::vector<int32_t> push(std::string_view text);  // ids of all that is certain by now
+  std::vector<int32_t> push(std::string_view text);  // ids that later text can no longer change
   std::vector<int32_t> finish();                     // of the rest
   size_t held() const { return rest_.size(); }       // bytes of that rest
 
-  // Sees each part of the text as it is tokenised.
+  // Called with each part of the text as it is tokenised.
   std::function<void(std::string_view text, std::span<const int32_t> ids)> on_encoded;
 
  private:
@@ -45,10 +45,10 @@ class TokenStream {
   std::string rest_;
 };
 
-// Ids of the end of a line; none where the vocabulary does not know it.
+// Ids of the end of a line; empty if the vocabulary has none.
 std::vector<int32_t> line_end_of(const Tokenizer& tokenizer);
 
-// What a text begins with that has nothing else: begin(), or the end of a line before it.
+// The first id of a text without a prompt: begin(), or the end of a line.
 std::vector<int32_t> opening_of(const Tokenizer& tokenizer);
 
 }  // namespace raffia::cli

@@ -36,11 +36,11 @@ using train::OptionInfo;
 using train::TaskKind;
 using train::TrainOptions;
 
-// Until the first step there is nothing to keep: the process ends at once. A handler of its own does so even where the process is
-// the first one of a container, which signals do not end otherwise.
+// Before the first step there is nothing to save: the process ends at once. It needs a handler for this, since a signal does not
+// end the first process of a container by default.
 void end_now(int signal) { ::_exit(128 + signal); }
 
-// From the first step on a signal waits for the end of a step. All ranks listen, the first one alone speaks.
+// From the first step on, a signal is handled at the end of a step. All ranks handle it, only the first one prints.
 class Listener : public train::Observer {
  public:
   Listener() {
@@ -73,9 +73,10 @@ void add_option_flags(CLI::App& app, TaskKind task, std::map<std::string, std::s
     const auto set = [&given, name](const std::string& value) { given[name] = value; };
     if (name == "stateful") {
       app.add_flag_callback(
-          "--stateful", [set] { set("true"); }, "Carry the memory from segment to segment; default: where the memory fades");
+          "--stateful", [set] { set("true"); },
+          "Carry the memory from segment to segment (default: if the memory of every layer decays)");
       app.add_flag_callback(
-          "--no-stateful", [set] { set("false"); }, "Begin every segment with empty memory");
+          "--no-stateful", [set] { set("false"); }, "Start every segment from empty memory");
     } else if (std::holds_alternative<bool TrainOptions::*>(info.field)) {
       app.add_flag_callback(
           "--" + name, [set] { set("true"); }, info.description);
@@ -125,7 +126,7 @@ class Screen : public Listener {
     progress_->skip(static_cast<double>(step));
     progress_->begin(fmt::format("step {}/{}", step, steps));
   }
-  void ended() { progress_.reset(); }  // the bar makes way for the result
+  void ended() { progress_.reset(); }  // clears the bar before the result is printed
   void stepped(const train::StepReport& report) override {
     words_ = fmt::format("step {}/{}, loss {:.4f}, lr {:.2e}, {:.0f} tokens/s", report.step, report.steps, report.loss, report.lr,
                          report.tokens_per_second);
@@ -144,7 +145,7 @@ class Screen : public Listener {
       plot_loss(directory_, metric_);
     } catch (const Error& error) {
       note(fmt::format("note: {}", error.what()));
-      directory_.clear();  // once is enough
+      directory_.clear();  // only once
     }
   }
   void note(const std::string& message) override {
@@ -247,11 +248,11 @@ void run_training(TaskKind kind, const TrainFlags& flags) {
 template <TaskKind kKind>
 Run add_train(CLI::App& app) {
   const auto flags = std::make_shared<TrainFlags>();
-  app.add_option("--config", flags->config, "TOML file of options; flags override it")->type_name("FILE");
+  app.add_option("--config", flags->config, "TOML file with options; flags override it")->type_name("FILE");
   add_option_flags(app, kKind, flags->given);
   app.add_flag("--resume", flags->resume, "Continue from the newest checkpoint in --out");
   app.add_flag("--no-plot", flags->no_plot, "Do not draw loss.svg and loss.png");
-  app.add_option("--local-ranks", flags->local_ranks, "Processes on this machine that train together")
+  app.add_option("--local-ranks", flags->local_ranks, "Number of processes on this machine that train together")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
   app.add_flag("--json", flags->json, "Print the result as JSON");

@@ -9,18 +9,18 @@ namespace {
 
 constexpr Command kCommands[] = {
     {"train", "lm", "Train a language model on a text", "raffia train lm --data book.txt --out book-model", add_train_lm},
-    {"train", "translate", "Train a translator on two files that are aligned by line",
+    {"train", "translate", "Train a translator on two files aligned by line",
      "raffia train translate --data corpus --source en --target de --out en-de", add_train_translate},
-    {"train", "classify", "Train a classifier of texts, or of pairs of texts: lines of label TAB text",
+    {"train", "classify", "Train a classifier of texts or pairs of texts, from lines of label TAB text",
      "raffia train classify --data reviews.tsv --out reviews-model", add_train_classify},
-    {"train", "image", "Train a classifier of images: a directory of MNIST's or CIFAR-10's files",
+    {"train", "image", "Train a classifier of images, from a directory of MNIST or CIFAR-10 files",
      "raffia train image --data fashion-mnist --out fashion-model", add_train_image},
-    {"train", "recall", "Train on associative recall: what an attention remembers, over which distance",
+    {"train", "recall", "Train on associative recall: how much an attention remembers, and over which distance",
      "raffia train recall --estimator hybrid --pairs 32 --distances 16,64,256 --out recall-model", add_train_recall},
-    {nullptr, "convert", "Put another attention in place of a model's softmax attention",
+    {nullptr, "convert", "Replace the softmax attention of a model by another attention",
      "raffia convert imported --to rfa_gate converted --data stories.txt", add_convert},
     {nullptr, "eval", "Evaluate a trained model", "raffia eval book-model --data other.txt --segments 256,1024 --json", add_eval},
-    {"bench", "train", "Time training: an attention layer or a whole model, beside plain torch",
+    {"bench", "train", "Time training: an attention layer or a whole model, compared with plain torch",
      "raffia bench train --what layer --lengths 512,2048 --json", add_bench_train},
     {nullptr, "describe", "Print all commands and flags as JSON", "raffia-train describe", add_describe},
 };
@@ -30,7 +30,7 @@ constexpr Group kGroups[] = {
     {"bench", "Measure speed on this machine", "raffia bench train --what layer --lengths 512,2048"},
 };
 
-// By the name that people type.
+// Under the name that users type.
 constexpr Program kProgram{.name = "raffia",
                            .description = "Train and evaluate models with Random Feature Attention",
                            .example = "raffia train lm --data book.txt --out book-model",

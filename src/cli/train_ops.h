@@ -1,5 +1,5 @@
 // What `raffia bench train` measures: forward and backward passes through autograd, of one attention op or of a whole language
-// model, by Raffia's ops and in plain torch.
+// model, with Raffia's ops and in plain torch.
 #ifndef RAFFIA_CLI_TRAIN_OPS_H_
 #define RAFFIA_CLI_TRAIN_OPS_H_
 
@@ -39,14 +39,14 @@ inline constexpr Named<TrainOp> kTrainOps[] = {{"softmax", TrainOp::softmax},
                                                {"ra", TrainOp::ra},
                                                {"eva", TrainOp::eva}};
 
-// The op as a layer of a model has it.
+// The op with the settings that it has in a model.
 Estimator estimator_of(const BenchShape& shape, TrainOp op);
 
 // The fields of a record that follow from the flags, and the FLOP of a forward and backward pass of one layer.
 Record describe(const BenchShape& shape, TrainOp op, int64_t length, int64_t threads);
 double layer_flops(const BenchShape& shape, TrainOp op, int64_t length);
 
-// What the layers of one length read: made when first asked for, shared by all of them.
+// The inputs of all layers of one length, made at first use and shared.
 class LayerInputs;
 std::shared_ptr<LayerInputs> make_layer_inputs(const BenchShape& shape, int64_t length);
 
@@ -58,8 +58,8 @@ struct ModelShape {
   int64_t vocabulary = 8192;
 };
 
-// One step of training but for the optimiser: forward, cross entropy, backward. Models that prepare_model() made are kept, one
-// per op and whatever the length, as long as `Models` lives.
+// One step of training without the optimiser: forward, cross entropy, backward. Models made by prepare_model() are kept as long
+// as `Models` exists, one per op for all lengths.
 class Models;
 std::shared_ptr<Models> make_models(const BenchShape& shape, const ModelShape& model);
 double model_flops(const BenchShape& shape, const ModelShape& model, TrainOp op, int64_t length);

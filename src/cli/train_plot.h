@@ -1,4 +1,4 @@
-// Loss against steps as a picture.
+// Plots loss against steps.
 #ifndef RAFFIA_CLI_TRAIN_PLOT_H_
 #define RAFFIA_CLI_TRAIN_PLOT_H_
 
@@ -7,8 +7,8 @@
 
 namespace raffia::cli {
 
-// Reads log.jsonl of the directory, writes loss.svg and loss.png beside it. `metric` names what evaluations found: "nll". Throws
-// Error where gnuplot is not installed.
+// Reads log.jsonl of the directory, writes loss.svg and loss.png beside it. `metric` is the name of the evaluation metric: "nll".
+// Throws Error if gnuplot is not installed.
 void plot_loss(const std::filesystem::path& directory, const std::string& metric);
 
 }  // namespace raffia::cli

@@ -8,11 +8,11 @@
 
 namespace raffia::cli {
 
-// Runs this very command line as so many ranks. Where one of them fails, this process exits with its code. threads: of each; 0:
-// the cores are shared out.
+// Runs the same command line once per rank. If a rank fails, this process exits with its code. threads: of each rank; 0: the
+// cores are divided among the ranks.
 void run_as_local_ranks(int ranks, int64_t threads);
 
-// `asked`, or what the launcher of this rank said (OMP_NUM_THREADS), or one per core.
+// `asked`, or the value set by the launcher of this rank (OMP_NUM_THREADS), or one per core.
 int threads_of_rank(int64_t asked, const train::Place& place);
 
 }  // namespace raffia::cli

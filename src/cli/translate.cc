@@ -1,4 +1,4 @@
-// raffia translate: lines in, their translations out.
+// raffia translate: translates line by line.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ namespace {
 struct TranslateFlags {
   ModelToRun model;
   TranslateOptions options;
-  int64_t best = 0;  // 0: the best alone, as text
+  int64_t best = 0;  // 0: only the best, as text
   bool json = false;
 };
 
@@ -62,7 +62,7 @@ void run(const TranslateFlags& flags) {
   const std::shared_ptr<const Model> model = load_model(flags.model, {Task::translate});
   const Tokenizer& tokenizer = model->tokenizer();
   Input input;
-  // A bar between lines of text on one screen would be in the way of both.
+  // No progress bar if the text is printed on the same terminal.
   std::optional<Progress> progress;
   if (isatty(STDERR_FILENO) == 1 && isatty(STDOUT_FILENO) == 0) {
     progress.emplace(static_cast<double>(input.size().value_or(0)), kQuietAtFirst);
@@ -98,14 +98,14 @@ Run add_translate(CLI::App& app) {
   const auto flags = std::make_shared<TranslateFlags>();
   constexpr double kHighestPenalty = 100;
   add_model(app, flags->model);
-  add_positive(app, "--beam", flags->options.beam, "Hypotheses that are kept; 1: greedy", TranslateOptions::kMaxBeam);
+  add_positive(app, "--beam", flags->options.beam, "Number of hypotheses; 1: greedy", TranslateOptions::kMaxBeam);
   add_number(app, "--length-penalty", flags->options.length_penalty, 0, kHighestPenalty,
-             "Above 0: longer translations count for more");
+             "Above 0: longer translations are preferred");
   add_positive(app, "--most-tokens", flags->options.most_tokens,
-               "Tokens of a translation, at most (default: twice the source and 16)");
+               "Maximum length of a translation in tokens (default: twice the source, plus 16)");
   add_positive(app, "--n-best", flags->best,
-               "Print the N best translations of each line: its number, score and text between tabs");
-  app.add_flag("--json", flags->json, "Print an object a line");
+               "Print the N best translations of each line: line number, score and text, separated by tabs");
+  app.add_flag("--json", flags->json, "Print one JSON object per line");
   add_threads(app, flags->options.run.threads);
   return [flags] { run(*flags); };
 }

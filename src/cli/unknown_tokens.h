@@ -1,4 +1,4 @@
-// Text that a vocabulary does not know, to be told of once.
+// Collects text that is not in a vocabulary, for one message.
 #ifndef RAFFIA_CLI_UNKNOWN_TOKENS_H_
 #define RAFFIA_CLI_UNKNOWN_TOKENS_H_
 
@@ -16,9 +16,9 @@ class UnknownTokens {
  public:
   explicit UnknownTokens(const Tokenizer& tokenizer) : tokenizer_(tokenizer), words_(tokenizer.kind() == "word") {}
 
-  void add(std::string_view text, std::span<const int32_t> ids);  // a text and what it became
+  void add(std::string_view text, std::span<const int32_t> ids);  // a text and its ids
 
-  // "3 characters are not in the vocabulary and were read as unknown tokens: "x", "y""; empty where all are.
+  // "3 characters are not in the vocabulary and were read as unknown tokens: "x", "y""; empty if all are.
   std::string summary() const;
 
  private:

@@ -1,4 +1,4 @@
-// How weights are stored, by the names that flags have for it.
+// Storage types of weights, by the names that flags use.
 #ifndef RAFFIA_CLI_WEIGHT_TYPES_H_
 #define RAFFIA_CLI_WEIGHT_TYPES_H_
 

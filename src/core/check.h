@@ -1,4 +1,4 @@
-// Checks at the door of an op. All throw InvalidArgument with a message that names function, argument, found and expected.
+// Checks of arguments. All throw InvalidArgument with a message that names function, argument, what was found and expected.
 #ifndef RAFFIA_CORE_CHECK_H_
 #define RAFFIA_CORE_CHECK_H_
 
@@ -30,7 +30,7 @@ void require(bool holds, fmt::format_string<Args...> format, Args&&... args) {
 [[noreturn]] void throw_no_data(std::string_view function, std::string_view argument, const int64_t* shape, size_t rank);
 
 // `why` says where the expected extents come from: "batch and heads of k, length of k".
-// A view of the right shape that has elements but no memory is refused too.
+// Also throws for a view of the right shape that has elements but a null pointer.
 template <size_t Rank, bool kMutable>
 void require_shape(std::string_view function, std::string_view argument, const detail::BasicView<Rank, kMutable>& view,
                    const std::type_identity_t<Extents<Rank>>& expected, std::string_view why) {
@@ -51,7 +51,7 @@ void require_dtype(std::string_view function, std::string_view argument, const d
   throw_wrong_dtype(function, argument, view.dtype(), expected);
 }
 
-// The product of sizes that are not negative, or nothing where it does not fit an int64_t.
+// The product of sizes that are not negative, or nullopt if it does not fit an int64_t.
 std::optional<int64_t> checked_product(std::initializer_list<int64_t> sizes);
 
 }  // namespace raffia

@@ -3,8 +3,8 @@
 //   HWY_EXPORT(fold_chunks);
 //   void fold(...) { chosen(HWY_DISPATCH_TABLE(fold_chunks))(...); }
 //
-// The choice lives in an object of ours. Highway's own is shared by everything in the process that uses Highway (LibTorch does),
-// so a cap of ours must not reach it.
+// The choice is kept in an object of this library. Highway's own is shared by everything in the process that uses Highway
+// (LibTorch does), so RAFFIA_MAX_ISA must not change it.
 #ifndef RAFFIA_CORE_DISPATCH_H_
 #define RAFFIA_CORE_DISPATCH_H_
 
@@ -14,12 +14,12 @@
 
 namespace raffia {
 
-// Throws InvalidArgument where RAFFIA_MAX_ISA holds a name that is none.
+// Throws InvalidArgument if RAFFIA_MAX_ISA is not the name of an instruction set.
 const hwy::ChosenTarget& chosen_target();
 
 template <typename Function, size_t kTargets>
 Function* chosen(Function* const (&table)[kTargets]) {
-  if constexpr (kTargets == 1) {  // compiled for one target alone
+  if constexpr (kTargets == 1) {  // compiled for a single target
     return table[0];
   } else {
     return table[chosen_target().GetIndex()];

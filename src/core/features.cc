@@ -23,7 +23,7 @@ int64_t features_of(MapKind kind, int64_t count) {
   return kind == MapKind::trig || kind == MapKind::positive2 ? 2 * count : count;
 }
 
-// Part `head` of an array with one part for each of `heads`; empty where the array is.
+// Part `head` of an array with one part for each of `heads`; empty if the array is.
 std::span<const float> part(const std::vector<float>& all, int64_t head, int64_t heads, const char* function) {
   require(head >= 0 && head < heads, "FeatureMap::{}: head is {}, expected 0 to {}", function, head, heads - 1);
   const size_t size = all.size() / static_cast<size_t>(heads);

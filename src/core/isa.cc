@@ -13,7 +13,7 @@ namespace {
 
 constexpr Isa kIsas[] = {Isa::scalar, Isa::neon, Isa::sse4, Isa::avx2, Isa::avx512};
 
-// The Highway targets behind a name. Targets without one (SSSE3, SVE) are not used.
+// The Highway targets of each name. Targets without a name (SSSE3, SVE) are not used.
 constexpr int64_t targets_of(Isa isa) {
   switch (isa) {
     case Isa::scalar:

@@ -15,7 +15,7 @@ void detail::say_line(fmt::string_view format, fmt::format_args args) noexcept {
   try {
     write_message(fmt::vformat(format, args) + "\n");
   } catch (const std::exception&) {
-    return;  // no memory for a message
+    return;  // out of memory: drop the message
   }
 }
 

@@ -1,5 +1,5 @@
-// Messages for people, on stderr. A message that cannot be written (a full disk, a closed terminal or pipe) is dropped: the
-// work goes on. fmt::print(stderr, ...) would throw instead.
+// Messages for the user, on stderr. A message that cannot be written (a full disk, a closed terminal or pipe) is dropped and the
+// command continues. fmt::print(stderr, ...) would throw instead.
 #ifndef RAFFIA_CORE_MESSAGE_H_
 #define RAFFIA_CORE_MESSAGE_H_
 
@@ -10,7 +10,7 @@
 
 namespace raffia {
 
-// The text as it is, in one call, so that lines of several threads do not mix.
+// Writes the text unchanged, in one call, so that lines of several threads do not mix.
 void write_message(std::string_view text) noexcept;
 
 namespace detail {

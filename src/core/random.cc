@@ -26,7 +26,7 @@ Halves multiply(uint32_t a, uint32_t b) {
 
 // Block number `block` of a stream.
 std::array<uint32_t, 4> block_of(const StreamKey& key, uint64_t block) {
-  // The block number has one word of the counter: 2^34 numbers, then the stream would meet its own beginning.
+  // The block number has one word of the counter: after 2^34 numbers the stream would repeat.
   if (block > std::numeric_limits<uint32_t>::max()) throw Error("RandomStream: all 2^34 numbers of the stream are used up");
   return philox4x32({static_cast<uint32_t>(block), key.layer, key.head, key.draw},
                     {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)});
@@ -43,7 +43,7 @@ std::array<double, 2> normals_of(double first, double second) {
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-// In eight sums side by side: one alone would wait for every addition.
+// Eight independent sums: a single one would wait for the latency of every addition.
 double dot(std::span<const double> a, std::span<const double> b) {
   constexpr size_t kSums = 8;
   double sums[kSums] = {};
@@ -59,9 +59,9 @@ void draw_normals(RandomStream& stream, std::span<double> out) {
   for (double& x : out) x = stream.next_normal();
 }
 
-// Takes from `row` its parts along the orthonormal rows before it, and scales it to length 1. Projecting twice leaves it
-// orthogonal to rounding even where little of it remains after the first time. Rows of a Gaussian matrix so treated are the Q of
-// its QR with a positive diagonal of R: a uniformly distributed frame.
+// Gram-Schmidt: removes from `row` its components along the orthonormal rows before it, and scales it to length 1. Projecting
+// twice keeps it orthogonal up to rounding even if little of it remains after the first time. Applied to a Gaussian matrix this
+// gives Q of its QR decomposition with a positive diagonal of R: a uniformly distributed frame.
 void orthonormalise(std::span<const double> rows_before, std::span<double> row) {
   const size_t dim = row.size();
   for (int pass = 0; pass < 2; ++pass) {
@@ -157,7 +157,7 @@ void draw_projection(const StreamKey& key, Draws draws, int64_t count, int64_t d
     return;
   }
 
-  // Row by row, direction then length, so that more rows extend a projection and leave its first rows as they are.
+  // Row by row, direction then length, so that a projection with more rows has the same first rows.
   const size_t d = static_cast<size_t>(dim);
   std::vector<double> block(d * static_cast<size_t>(std::min(count, dim)));
   std::vector<double> fresh(d);

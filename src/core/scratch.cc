@@ -10,7 +10,7 @@
 namespace raffia {
 namespace {
 
-// Neighbouring cache lines are prefetched in pairs, so arenas of two workers keep a pair of lines apart.
+// Cache lines are prefetched in pairs, so arenas of two workers are at least a pair of lines apart.
 constexpr size_t kFloatsApart = 2 * Scratch::kAlignment / sizeof(float);
 
 bool poisoned() {

@@ -1,4 +1,4 @@
-// Working memory of the workers of one op: allocated before the parallel region, one arena each, reused by its tasks.
+// Working memory of one op: one arena per worker, allocated before the parallel region and reused by the worker's tasks.
 #ifndef RAFFIA_CORE_SCRATCH_H_
 #define RAFFIA_CORE_SCRATCH_H_
 
@@ -12,8 +12,8 @@ class Scratch {
  public:
   static constexpr size_t kAlignment = 64;  // bytes: a cache line and the widest vector
 
-  // Contents are undefined: NaN in builds with assertions or RAFFIA_POISON_SCRATCH, and where the environment says
-  // RAFFIA_POISON=1, so that a kernel that reads what it did not write gives itself away.
+  // Contents are undefined. They are NaN in builds with assertions or RAFFIA_POISON_SCRATCH, and with the environment variable
+  // RAFFIA_POISON=1, so that a kernel that reads uninitialised scratch is noticed.
   Scratch(int workers, size_t floats_per_worker);
 
   float* of(int worker) const { return floats_.get() + static_cast<size_t>(worker) * distance_; }

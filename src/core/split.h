@@ -1,4 +1,4 @@
-// Lists in text.
+// Splits text at separators.
 #ifndef RAFFIA_CORE_SPLIT_H_
 #define RAFFIA_CORE_SPLIT_H_
 
@@ -8,7 +8,7 @@
 
 namespace raffia {
 
-// What stands between separators: one part more than there are of these, empty ones included.
+// The parts between separators, including empty ones: always one more than there are separators.
 inline std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   for (size_t begin = 0; begin <= text.size();) {

@@ -10,7 +10,7 @@
 namespace raffia {
 namespace {
 
-// The parts of a state's memory, in their order.
+// The parts of a state's memory, in order.
 constexpr int kSums = 0, kNormaliser = 1, kMass = 2, kLogDecay = 3;
 
 std::string shape_text(const StateShape& shape) {
@@ -28,7 +28,7 @@ size_t floats_of(const StateShape& shape) {
 
 void require_entry(const StateShape& shape, int64_t b, int64_t h) {
   require(b >= 0 && b < shape.batch && h >= 0 && h < shape.heads,
-          "State: entry {} and head {} of a state of {} entries and {} heads", b, h, shape.batch, shape.heads);
+          "State: entry {} and head {} are out of range: the state has {} entries and {} heads", b, h, shape.batch, shape.heads);
 }
 
 }  // namespace

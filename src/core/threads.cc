@@ -29,8 +29,8 @@ int available_cpus() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
-// Set while this thread runs a task of any pool. Calls from there run inline: waiting for workers that wait for us would never
-// end.
+// Set while this thread runs a task of any pool. Nested calls run on this thread: waiting for workers that wait for this thread
+// would be a deadlock.
 thread_local bool inside_task = false;
 
 class InsideTask {
@@ -50,7 +50,7 @@ struct Job {
   const int64_t count;
   const int workers;
 
-  alignas(64) std::atomic<int64_t> next{0};  // the first task that nobody took
+  alignas(64) std::atomic<int64_t> next{0};  // the next task to be taken
   std::mutex error_mutex = {};
   std::exception_ptr error = nullptr;
 
@@ -68,8 +68,8 @@ struct Job {
 };
 
 // Threads sleep until a job is announced, join it under the mutex, and take tasks from its counter. The caller takes tasks too;
-// when none is left it closes the job and waits for those who joined. A thread that wakes late finds the job closed and sleeps
-// again, so the caller never waits for a thread to wake up.
+// when none is left it closes the job and waits for the threads that joined. A thread that wakes late finds the job closed and
+// sleeps again, so the caller never waits for a thread to wake up.
 class ThreadPool final : public Executor {
  public:
   explicit ThreadPool(int threads) : concurrency_(threads), spins_(threads <= available_cpus() ? kSpins : 0) {
@@ -105,8 +105,8 @@ class ThreadPool final : public Executor {
   }
 
  private:
-  // Pauses before a thread goes to sleep, some 50 microseconds: ops of a decoding step follow each other faster than a sleeping
-  // thread wakes. Only where every thread has a CPU of its own; otherwise spinning keeps others from their work.
+  // Number of spins before a thread sleeps, about 50 microseconds: the ops of a decoding step follow each other faster than a
+  // sleeping thread wakes. Only if every thread has its own CPU; otherwise spinning would take time from the others.
   static constexpr int kSpins = 2000;
 
   void open(Job& job) {
@@ -163,13 +163,13 @@ class ThreadPool final : public Executor {
   const int concurrency_;
   const int spins_;
   std::vector<std::thread> helpers_;
-  std::mutex run_mutex_;  // held by the caller whose job is on
+  std::mutex run_mutex_;  // held by the caller whose job is running
 
-  std::mutex mutex_;  // guards what follows; the atomics are also read by spinning threads
+  std::mutex mutex_;  // guards the members below; the atomics are also read by spinning threads
   std::condition_variable wake_, idle_;
   Job* job_ = nullptr;
-  int joined_ = 0;             // workers of job_ so far, the caller included
-  std::atomic<int> busy_ = 0;  // helpers at work
+  int joined_ = 0;             // workers of job_ so far, including the caller
+  std::atomic<int> busy_ = 0;  // pool threads that are running tasks
   std::atomic<uint64_t> announced_ = 0;
   bool stopping_ = false;
 };
@@ -182,7 +182,7 @@ std::unique_ptr<Executor> make_thread_pool(int threads) {
 }
 
 Executor& default_executor() {
-  // Never destroyed: other static objects may still run ops while the process ends, and a forked child could not join its
+  // Never destroyed: other static objects may still run ops while the process exits, and a forked child could not join the
   // threads.
   static Executor* const executor = make_thread_pool(available_cpus()).release();
   return *executor;

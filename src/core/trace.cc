@@ -28,7 +28,7 @@ void Trace::print() const noexcept {
                                          name_of(active_isa()), chunk, elapsed.count());
     write_message(line);
   } catch (const std::exception&) {
-    return;  // a line of diagnostics is not worth the op
+    return;  // a failure to print diagnostics must not fail the op
   }
 }
 

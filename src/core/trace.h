@@ -11,7 +11,7 @@
 
 namespace raffia {
 
-// Made once an op has checked its arguments. Costs a load and a branch when off.
+// Created after an op has checked its arguments. Costs a load and a branch when off.
 class Trace {
  public:
   template <size_t Rank, bool kMutable>

@@ -6,8 +6,8 @@
 namespace raffia {
 namespace {
 
-// Rounds once, from double to bf16. Going through a float that is rounded to nearest would round twice and break ties the wrong
-// way; a float that is rounded to odd (inexact results end in a 1 bit) keeps on which side of a tie the value lies.
+// Rounds once, from double to bf16. Rounding to float first, to nearest, would round twice and break ties the wrong way. Rounding
+// to odd (inexact results end in a 1 bit) preserves on which side of a tie the value is.
 BFloat16 bf16_from_double(double value) {
   const float nearest = static_cast<float>(value);
   if (std::isnan(value) || static_cast<double>(nearest) == value) return BFloat16::from_float(nearest);

@@ -75,7 +75,7 @@ void quantise_rows(std::string_view name, View2 weights, std::span<int8_t> quant
     scales[static_cast<size_t>(r)] = scale;
     int8_t* out = quantised.data() + r * columns;
     for (int64_t c = 0; c < columns; ++c) {
-      // A scale that underflows, or lost bits as a subnormal, would carry elements past 127.
+      // A scale that underflows, or loses bits as a subnormal, would make elements exceed 127.
       const float element = scale == 0.0f ? 0.0f : std::nearbyint(row[c] / scale);
       out[c] = static_cast<int8_t>(std::clamp(element, -kGreatest, kGreatest));
     }

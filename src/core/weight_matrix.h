@@ -16,8 +16,8 @@ enum class WeightType : uint8_t { f32, bf16, int8 };
 size_t size_of(WeightType type);
 const char* name_of(WeightType type);  // "f32", "bf16", "int8"
 
-// Row-major [rows, columns], a row for each output. Memory is somebody else's, often that of a mapped file: aligned to an
-// element, not to a vector.
+// Row-major [rows, columns], one row per output. Does not own its memory, which is often a memory-mapped file: aligned to
+// an element, not to a vector.
 struct WeightMatrix {
   WeightType type = WeightType::f32;
   const void* data = nullptr;
@@ -33,11 +33,11 @@ struct WeightMatrix {
 void copy_row(const WeightMatrix& weights, int64_t row, std::span<float> out);
 
 // weights [rows, columns] of f32 -> quantised [rows, columns], scales [rows]: scale = max |w| / 127 of the row, elements are
-// rounded to nearest, ties to even. A row of zeros has scale 0. Throws InvalidArgument that names `name` and the place where a
-// weight is not finite.
+// rounded to nearest, ties to even. A row of zeros has scale 0. If a weight is not finite, throws InvalidArgument with `name` and
+// its index.
 void quantise_rows(std::string_view name, View2 weights, std::span<int8_t> quantised, std::span<float> scales);
 
-// Rounds to nearest, ties to even. Throws InvalidArgument where a weight is not finite or does not fit bf16.
+// Rounds to nearest, ties to even. Throws InvalidArgument if a weight is not finite or does not fit bf16.
 void round_weights(std::string_view name, std::span<const float> weights, std::span<BFloat16> rounded);
 
 }  // namespace raffia

@@ -1,5 +1,5 @@
-// What shapes a window state can have and how much memory they take; shared by WindowState and the reader of its images, which
-// must not trust shapes.
+// Which shapes of a window state are valid, and how much memory they take; shared by WindowState and the reader of its files,
+// which must not trust shapes.
 #ifndef RAFFIA_CORE_WINDOW_LAYOUT_H_
 #define RAFFIA_CORE_WINDOW_LAYOUT_H_
 
@@ -14,19 +14,19 @@ namespace raffia {
 
 inline constexpr int kWindowKinds = 3;
 
-// Far beyond any text, and far enough from the end of an int64_t that positions after it need no check.
+// More than any text has, and far enough from the maximum of an int64_t that positions after it need no check.
 inline constexpr int64_t kMaxWindowTokens = int64_t{1} << 62;
 
 // What is wrong with a shape ("heads is 0, expected at least 1"), or an empty string.
 std::string flaw_of(const WindowStateShape& shape);
 
-// Which fields differ, with what was found and expected ("window 16, expected 32; chunk 4, expected 8"); empty where none does.
+// Which fields differ, with what was found and expected ("window 16, expected 32; chunk 4, expected 8"); empty if none does.
 std::string difference_of(const WindowStateShape& found, const WindowStateShape& expected);
 
 // WindowStateShape::recipe of options, the same on every machine.
 uint64_t recipe_of(std::initializer_list<uint64_t> options);
 
-// Of a shape without flaw; nothing where the bytes of the state, or its part sizes, do not fit an int64_t.
+// Of a valid shape; nullopt if the size of the state or of a part does not fit an int64_t.
 std::optional<detail::WindowLayout> layout_of(const WindowStateShape& shape);
 
 }  // namespace raffia

@@ -78,7 +78,7 @@ detail::WindowLayout require_layout(const WindowStateShape& shape) {
 }
 
 void require_entry(const WindowStateShape& shape, int64_t b) {
-  require(b >= 0 && b < shape.batch, "WindowState: entry {} of a state of {} entries", b, shape.batch);
+  require(b >= 0 && b < shape.batch, "WindowState: entry {} is out of range: the state has {} entries", b, shape.batch);
 }
 
 }  // namespace
@@ -99,13 +99,13 @@ std::string flaw_of(const WindowStateShape& shape) {
   struct Extent {
     std::string_view name;
     int64_t found, least;
-    bool has;  // this kind has it; if not, it must be 0
+    bool has;  // this kind uses it; if not, it must be 0
   };
   const auto kind = static_cast<int>(shape.kind);
   if (kind >= kWindowKinds) return fmt::format("kind is {}, expected below {}", kind, kWindowKinds);
   const bool hybrid = shape.kind == WindowKind::hybrid, lara = shape.kind == WindowKind::lara;
   const Extent extents[] = {
-      {"batch", shape.batch, 0, true},  // no batch is a batch too: all beams may have ended
+      {"batch", shape.batch, 0, true},  // 0 is allowed: all beams may have ended
       {"query_heads", shape.query_heads, 1, true},
       {"heads", shape.heads, 1, true},
       {"dim", shape.dim, 1, true},
@@ -122,11 +122,11 @@ std::string flaw_of(const WindowStateShape& shape) {
       return fmt::format("{} is {}, expected at least {} ({})", extent.name, extent.found, extent.least, name_of(shape.kind));
     }
     if (!extent.has && extent.found != 0) {
-      return fmt::format("{} is {}, expected 0 ({} has none)", extent.name, extent.found, name_of(shape.kind));
+      return fmt::format("{} is {}, expected 0 ({} does not use it)", extent.name, extent.found, name_of(shape.kind));
     }
   }
   if (hybrid && shape.query_heads != 1) {
-    return fmt::format("query_heads is {}, expected 1 (hybrid keeps nothing of queries)", shape.query_heads);
+    return fmt::format("query_heads is {}, expected 1 (hybrid stores no queries)", shape.query_heads);
   }
   if (!hybrid && shape.query_heads % shape.heads != 0) {
     return fmt::format("query_heads is {}, expected a multiple of heads, {}", shape.query_heads, shape.heads);
@@ -154,12 +154,12 @@ std::string difference_of(const WindowStateShape& found, const WindowStateShape&
   add("proposals", found.proposals, expected.proposals);
   add("features", found.features, expected.features);
   add("chunk", found.chunk, expected.chunk);
-  // Recipes follow from the shape too: alone they are told.
+  // The recipe also depends on the shape, so it is only reported if nothing else differs.
   if (text.empty() && found.recipe != expected.recipe) {
     constexpr std::string_view kOptions[kWindowKinds] = {"the map", "seed, layer, draw, draws, scale and decay",
                                                          "seed, layer, draw, draws, scale and samples_per_proposal"};
-    text = fmt::format("recipe {:016x}, expected {:016x}: it was made with another one of {}", found.recipe, expected.recipe,
-                       kOptions[static_cast<size_t>(expected.kind)]);
+    text = fmt::format("recipe {:016x}, expected {:016x}: it was made with other options (compare {})", found.recipe,
+                       expected.recipe, kOptions[static_cast<size_t>(expected.kind)]);
   }
   return text;
 }

@@ -1,4 +1,4 @@
-// Any estimator through one door.
+// One function for all estimators.
 #include <fmt/format.h>
 
 #include <optional>
@@ -11,7 +11,7 @@
 namespace raffia {
 namespace {
 
-// What the caller says of the call itself.
+// Copies the options of the call.
 template <class Options>
 Options with_common(Options op, const AttendOptions& options) {
   op.layout = options.layout;
@@ -61,7 +61,7 @@ Report attend_hybrid(const Estimator& estimator, const AttendInputs& inputs, Mut
   return hybrid_attention(op_inputs, map, nullptr, out, with_scale(hybrid_options(estimator), options));
 }
 
-// What samples keys or sees them all, which knows no clamps.
+// The estimators that sample keys or see all of them: they never clamp.
 void attend_sampled(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options) {
   const View4 q = inputs.q, k = inputs.k, v = inputs.v;
   switch (estimator.kind) {
@@ -79,7 +79,7 @@ void attend_sampled(const Estimator& estimator, const AttendInputs& inputs, MutV
   }
 }
 
-// `estimator` without the fields that this form of it does not use. (Where random numbers come from may always be said.)
+// `estimator` without the fields that this form does not use. (The fields of the random stream are always allowed.)
 Estimator used_fields(const Estimator& estimator, bool causal) {
   Estimator used = estimator;
   const Estimator defaults;

@@ -1,12 +1,12 @@
-// Causal EVA: one softmax over the exact keys of a query's own window, summaries of chunks of windows before it, and random
-// features that stand for what is older still.
+// Causal EVA: one softmax over the exact keys in a query's own window, summaries of chunks of earlier windows, and random
+// features for everything older.
 //
 //   own window   part 1 of the softmax, as in every windowed op
 //   summaries    kbar_c, log|P_c| and beta_c of every chunk of a complete window; part 2 over the last ones before the query
 //   folded past  samples over the chunks of each window that leaves the summaries, merged window by window; part 3 over those
 //
-// Beside O(T) numbers, a call keeps O(T / chunk (D + V)) of summaries and O(T / window R V) of the folded past per head, of one
-// sequence at a time. The backward pass makes both again: its record is logsumexp alone.
+// Besides O(T) numbers, a call keeps O(T / chunk (D + V)) of summaries and O(T / window R V) of the folded past per head, for one
+// sequence at a time. The backward pass computes both again: its record is only logsumexp.
 #include <cmath>
 
 #include "core/check.h"
@@ -38,12 +38,12 @@ DrawnRows features_of(const WindowedCall& call, const CausalEvaOptions& options)
                    {options.seed, options.layer, options.draw, options.draws, options.features, call.groups, call.dim});
 }
 
-// Whether windows of a sequence without a past leave the summaries.
+// Whether a sequence without a past has windows that leave the summaries.
 bool folds(const CausalEvaOptions& options, const SequenceWindows& windows) {
   return options.summaries > 0 && windows.complete() > options.summaries / (options.window / options.chunk);
 }
 
-// What the windows of one sequence are made into. Chunks are numbered from the oldest that the state brought.
+// Summaries and folded past of one sequence. Chunks are numbered from the oldest one in the state.
 class EvaSequence {
  public:
   // `features`: w_r [R, G, D], not read where nothing is folded. `keep_partials`: for the backward pass.
@@ -56,7 +56,7 @@ class EvaSequence {
         per_(call.chunks()) {
     const int64_t before = windows.before(), complete = windows.complete();
     kept_ = options.summaries / per_;
-    // The state holds summaries of this many windows, which come first; the rest are made here.
+    // The state holds summaries of this many windows, which come first; the rest are computed here.
     const int64_t held = state == nullptr ? 0 : std::min(kept_, before);
     lead_ = held * per_;
     chunks_ = lead_ + complete * per_;
@@ -208,7 +208,7 @@ class EvaSequence {
     add_half_norms_backward(s.k, call_.scale, dnorms.view(), windows_.complete_tokens(s), s.dk, workers);
   }
 
-  // Windows leave the summaries in their order, each `kept` windows after it was complete: fold n is that of chunks n per.. .
+  // Windows leave the summaries in order, each `kept` windows after it was complete: fold n is that of chunks n per.. .
   void fold(const WindowState* state, int64_t entry, bool keep_partials) {
     const int64_t R = options_.features, G = call_.groups, H = call_.heads, V = call_.value_dim;
     folds_ = windows_.complete() - first_boundary_;
@@ -354,14 +354,14 @@ WindowStateShape shape_of(const WindowedCall& call, const CausalEvaOptions& opti
 
 void require_state(const WindowedCall& call, const CausalEvaOptions& options, const WindowState* state, const char* argument) {
   require(state == nullptr || options.summaries > 0,
-          "{}: {} is given with summaries = 0, expected null (such a state has no size)", call.function, argument);
+          "{}: {} is given with summaries = 0, expected null (such a state would grow without bound)", call.function, argument);
   call.require_state(state, argument, shape_of(call, options));
 }
 
 void step(const char* function, View3 q, View3 k, View3 v, const std::vector<StepEntry>& entries, MutView3 out,
           const CausalEvaOptions& options) {
   require_options(function, options);
-  require(options.summaries > 0, "{}: summaries is 0, expected at least {} (such a state has no size)", function,
+  require(options.summaries > 0, "{}: summaries is 0, expected at least {} (such a state would grow without bound)", function,
           options.window / options.chunk);
   const WindowedCall call(function, with_time(q), with_time(k), with_time(v), options);
   call.check_step(entries, out, shape_of(call, options));
@@ -413,7 +413,7 @@ WindowStateShape causal_eva_state_shape(int64_t batch, int64_t query_heads, int6
                                         const CausalEvaOptions& options) {
   constexpr const char* kName = "causal_eva_state_shape";
   require_options(kName, options);
-  require(options.summaries > 0, "{}: summaries is 0, expected at least {}: a state of all summaries has no size", kName,
+  require(options.summaries > 0, "{}: summaries is 0, expected at least {} (such a state would grow without bound)", kName,
           options.window / options.chunk);
   return shape_of(batch, query_heads, heads, dim, value_dim, options);
 }

@@ -1,4 +1,4 @@
-// Causal LARA: one softmax over the exact keys of a query's own window, and samples that stand for all windows before it.
+// Causal LARA: one softmax over the exact keys in a query's own window and samples for all earlier windows.
 //
 //   own window   part 1 of the softmax, as in every windowed op
 //   proposals    mu_c of every chunk of the first windows; samples w_s = mu_c + e_s
@@ -6,8 +6,8 @@
 //   samples      each over the keys of each window: log z_s, f_s; merged window by window (streaming: log z_s - b_s of then)
 //   part 2       queries over the samples of windows before theirs, with the weights and values of that boundary
 //
-// Beside O(T) numbers, a call keeps O(T / window S V) of samples at boundaries per head, of one sequence at a time; the backward
-// pass, which makes them again from a record of logsumexp alone, O(T / window S (D + V)).
+// Besides O(T) numbers, a call keeps O(T / window S V) of samples at boundaries per head, for one sequence at a time. The
+// backward pass, which computes them again (its record is only logsumexp), keeps O(T / window S (D + V)).
 #include <cmath>
 
 #include "core/check.h"
@@ -58,7 +58,7 @@ WindowStateShape shape_of(int64_t batch, int64_t query_heads, int64_t heads, int
 DrawnRows noise_of(const WindowedCall& call, const CausalLaraOptions& options, int64_t count) {
   return DrawnRows(call.function, {options.seed, options.layer, options.draw, options.draws, count, call.groups, call.dim});
 }
-// As many as the sequences of a call make of their own.
+// The number of samples that the sequences of a call draw.
 DrawnRows noise_of(const WindowedCall& call, const CausalLaraOptions& options) {
   int64_t windows = 0;
   for (const Sequence& s : call.sequences) windows = std::max(windows, s.keys / options.window);
@@ -111,7 +111,7 @@ class LaraSequence {
     put(WindowPart::summary_weights, weights_.entry(windows_.complete()), weights_.view().stride(0));
     put(WindowPart::summary_values, values_.entry(windows_.complete()), values_.view().stride(0));
     put(WindowPart::mixtures, mixtures_.entry(new_windows_), mixtures_.view().stride(0));
-    // Samples of chunks without tokens are in no mixture: that is how the state knows them.
+    // Samples of chunks without tokens are in no mixture, which marks them in the state.
     for (int64_t s = 0; s < samples_; ++s) {
       if (!is_alive(s)) std::fill_n(state.part(WindowPart::mixtures, entry).data() + s * call_.heads, call_.heads, kNone);
     }

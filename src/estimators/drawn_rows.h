@@ -1,4 +1,4 @@
-// Random rows that a call may need: drawn once, at the first need.
+// Random rows that a call may need: drawn once, at first use.
 #ifndef RAFFIA_ESTIMATORS_DRAWN_ROWS_H_
 #define RAFFIA_ESTIMATORS_DRAWN_ROWS_H_
 
@@ -20,12 +20,12 @@ struct RowsToDraw {
 
 class DrawnRows {
  public:
-  // Draws nothing yet. Refuses sizes that do not fit an int64_t, in the name of `function`.
+  // Draws nothing yet. Throws InvalidArgument, which names `function`, if the size does not fit an int64_t.
   DrawnRows(const char* function, const RowsToDraw& wanted);
 
   // [count, heads, dim]. For one thread at a time.
   const float* get();
-  // Those that an entry of a state holds, which is from its first token on; drawn for any other that needs some, else null.
+  // The rows stored in the entry, if it has seen a token; otherwise get() if they are needed, else null.
   const float* of_entry(const WindowState* state, int64_t entry, bool needed);
   // For an entry that is about to see its first token.
   void give_to(WindowState& state, int64_t entry);

@@ -1,4 +1,4 @@
-// The options of an op that say what an Estimator says. Scale, layout and threads stay as they are by default.
+// The options of an op that correspond to an Estimator. Scale, layout and threads keep their defaults.
 #ifndef RAFFIA_ESTIMATORS_ESTIMATOR_OPTIONS_H_
 #define RAFFIA_ESTIMATORS_ESTIMATOR_OPTIONS_H_
 
@@ -7,7 +7,7 @@
 namespace raffia {
 
 SoftmaxOptions softmax_options(const Estimator& estimator, bool causal);  // softmax, window
-LaraOptions lara_options(const Estimator& estimator);  // lara; rfa in log space, whose proposals know nothing of the tokens
+LaraOptions lara_options(const Estimator& estimator);  // lara; rfa in log space, whose proposals do not depend on the tokens
 CausalLaraOptions causal_lara_options(const Estimator& estimator);
 EvaOptions eva_options(const Estimator& estimator);
 CausalEvaOptions causal_eva_options(const Estimator& estimator);

@@ -1,4 +1,4 @@
-// EVA, bidirectional: four parts of the blocked softmax, the last three of which go on with one softmax.
+// EVA, bidirectional: four parts of the blocked softmax kernel, the last three of which form one softmax.
 //
 //   summaries  chunk c over its own keys          logits w_c . k' - |k'|^2 / 2   ->  beta_c
 //   exact      queries over keys of their window  logits q' . k'
@@ -78,7 +78,7 @@ struct EvaPlan {
   }
 };
 
-// What parts hand on to each other, and to the backward pass: the record.
+// What the parts pass on to each other and to the backward pass: the record.
 struct EvaBuffers {
   EvaBuffers(const EvaPlan& plan, float* memory) {
     const Qkv& p = plan.problem;
@@ -220,7 +220,7 @@ void eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<cons
   p.check_output("out", out);
   p.check_output("dout", dout);
   p.check_gradients(gradients);
-  // The record is read alone: nothing below writes to it.
+  // The record is only read: nothing below writes to it.
   const EvaBuffers buffers(plan, const_cast<float*>(record.data()));
   p.check_record(record, buffers.size);
   const Trace trace(kName, "q", q, plan.most_chunks);

@@ -1,4 +1,4 @@
-// Feature maps as ops of their own.
+// Feature maps as separate ops.
 #include "core/check.h"
 #include "core/scratch.h"
 #include "core/trace.h"

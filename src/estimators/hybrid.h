@@ -1,4 +1,4 @@
-// Shared by the passes of hybrid attention: checked shapes, the tokens that a state brought, and the order of events.
+// Shared by the passes of hybrid attention: checked shapes, the tokens held by a state, and the order of reading and folding.
 //
 // Block b of W tokens is read when the state holds blocks 0 .. b - 2; when it is complete, block b - 1 is folded. A call may
 // begin anywhere in a block: tokens of the last two blocks come from the state then, and are put in front of the first new ones.
@@ -16,7 +16,7 @@
 
 namespace raffia {
 
-// Throws unless shapes and element types fit. What the linear plan checks for the folded part is not checked here, but returned.
+// Throws if shapes or element types are wrong. The linear plan, for which the inputs are returned, checks the folded part.
 LinearViews check_hybrid(const char* function, const HybridInputs& inputs, const FeatureMap& map, View4 out,
                          const HybridOptions& options);
 
@@ -39,13 +39,13 @@ struct Blocks {
   size_t held_first() const {
     return before / window == 0 ? 0 : (before / window - 1) * window;
   }                                                      // position of the first token held
-  size_t held() const { return before - held_first(); }  // tokens that the state brought
+  size_t held() const { return before - held_first(); }  // number of tokens held by the state
   size_t first_block() const { return before / window; }
   size_t end_block() const { return length == 0 ? first_block() : (before + length - 1) / window + 1; }
   bool completes(size_t b) const { return (b + 1) * window <= before + length; }
   bool folds_after(size_t b) const { return b >= 1 && completes(b); }  // block b - 1
 
-  // New tokens of a block, and of the tokens held, those of a block.
+  // The new tokens of a block, and the held tokens of a block.
   TokenRange fresh(size_t b) const {
     return {clamp(b * window, before, before + length) - before, clamp((b + 1) * window, before, before + length) - before};
   }
@@ -67,7 +67,7 @@ class HybridPlan {
   const Blocks& blocks(size_t i) const { return blocks_[static_cast<size_t>(linear.sequence_of(i))]; }
   int64_t record_floats() const { return 2 * linear.batch * linear.queries * linear.heads; }
 
-  // The problem of the new tokens, and of those that the state brought. Query heads of the former are `heads` and can be changed.
+  // The problem of the new tokens, and of those held by the state. Query heads of the former are `heads` and can be changed.
   LinearProblem fresh(size_t i) const;
   LinearProblem old(size_t i) const;
   QueryHead* heads(size_t i) { return heads_.data() + i * static_cast<size_t>(linear.heads / linear.groups); }
@@ -79,11 +79,11 @@ class HybridPlan {
   // e_t of the new tokens of a problem.
   void fill_reach(size_t i, float* reach) const;
 
-  // The exact part: new tokens whose keys all lie in the caller's views, and those that see tokens which the state brought.
+  // The exact part: new tokens whose keys are all in the caller's views, and those that see tokens held by the state.
   SoftmaxPart direct_part(const HybridInputs& inputs, const Workers& workers) const;
-  std::optional<PartSequence> direct_sequence(size_t n) const;  // of sequence n; nothing if all of its tokens see old ones
-  SoftmaxPart head_part(const HybridInputs& inputs, const Workers& workers) const;  // without sequences if nothing was brought
-  size_t head_rows(size_t n) const;  // new tokens of sequence n that the head part has
+  std::optional<PartSequence> direct_sequence(size_t n) const;  // of sequence n; nullopt if all of its tokens see old ones
+  SoftmaxPart head_part(const HybridInputs& inputs, const Workers& workers) const;  // without sequences if the state holds none
+  size_t head_rows(size_t n) const;  // number of new tokens of sequence n in the head part
   int64_t head_key(size_t n) const;  // row of the first of them in its keys
   View4 head_keys() const { return {head_k_.data(), {linear.batch, head_length_, linear.groups, exact_dim_}}; }
   View4 head_values() const { return {head_v_.data(), {linear.batch, head_length_, linear.groups, linear.value_dim}}; }
@@ -103,7 +103,7 @@ class HybridPlan {
   std::vector<Blocks> blocks_;
   std::vector<QueryHead> heads_;
   std::vector<FarHead> far_;
-  // Tokens that the state brought, oldest first, then the new ones that see them: rows [B, head_length_, G, ..].
+  // Tokens held by the state, oldest first, then the new ones that see them: rows [B, head_length_, G, ..].
   int64_t head_length_ = 0;
   std::vector<int64_t> head_offset_;  // of each sequence
   std::vector<float> head_k_, head_far_k_, head_v_, head_gates_;

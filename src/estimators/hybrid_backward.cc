@@ -17,7 +17,7 @@ void check_gradients(const char* function, const HybridInputs& inputs, const Hyb
   const auto check = [&](const char* name, const MutView4& gradient, const View4& of) {
     if (gradient.absent()) return;
     require_dtype(function, name, gradient, {DType::f32, DType::bf16});
-    require_shape(function, name, gradient, of.shape(), "as what it is the gradient of");
+    require_shape(function, name, gradient, of.shape(), "shape of the input");
   };
   check("gradients.q", gradients.q, inputs.q);
   check("gradients.k", gradients.k, inputs.k);
@@ -26,8 +26,7 @@ void check_gradients(const char* function, const HybridInputs& inputs, const Hyb
   check("gradients.k_far", gradients.k_far, inputs.k_far);
   if (!gradients.gate_logits.absent()) {
     require_dtype(function, "gradients.gate_logits", gradients.gate_logits, {DType::f32, DType::bf16});
-    require_shape(function, "gradients.gate_logits", gradients.gate_logits, inputs.gate_logits.shape(),
-                  "as what it is the gradient of");
+    require_shape(function, "gradients.gate_logits", gradients.gate_logits, inputs.gate_logits.shape(), "shape of the input");
   }
   if (!gradients.log_scale.absent()) {
     require_dtype(function, "gradients.log_scale", gradients.log_scale, {DType::f32});

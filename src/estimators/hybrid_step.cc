@@ -1,5 +1,5 @@
-// Hybrid decoding: one token for each of a batch of sessions. A step is one task: the token joins the ring of two blocks, is
-// answered from the ring and the state, and the block that falls out of sight is folded when its successor is complete.
+// Hybrid decoding: one token for each of a batch of sessions. A step is one task: the token is added to the ring of two blocks
+// and attends to the ring and the state. A block is folded into the state when the block after it is complete.
 #include <cmath>
 
 #include "core/check.h"
@@ -52,7 +52,7 @@ class SessionStep {
     for (size_t j = 0; j < slots; ++j) valid[j] = part(WindowPart::present)[j] != 0.0f;
     for (size_t h = 0; h < heads_; ++h) log_scale[h] = static_cast<float>(inputs_.log_scale(static_cast<int64_t>(h)));
 
-    // The block before, then the own one up to this token: stretches of the ring.
+    // The block before, then this token's block up to it: stretches of the ring.
     const TokenRange before = {(block + 1) % 2 * window_, (block + 1) % 2 * window_ + (block > 0 ? window_ : 0)};
     const TokenRange own = {block % 2 * window_, block % 2 * window_ + p % window_ + 1};
     const size_t stretches = read_exactly({before, own}, session, part, valid, partials, free);

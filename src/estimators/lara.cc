@@ -87,7 +87,7 @@ struct LaraPlan {
 
 Visibility all(int64_t queries, int64_t keys) { return Visibility::all(static_cast<size_t>(queries), static_cast<size_t>(keys)); }
 
-// All that passes hand on to each other, and to the backward pass: the record.
+// What the passes hand on to each other and to the backward pass: the record.
 struct LaraBuffers {
   LaraBuffers(const LaraPlan& plan, float* memory) {
     const Qkv& p = plan.problem;
@@ -459,7 +459,7 @@ void lara_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<con
   plan.problem.check_output("out", out);
   plan.problem.check_output("dout", dout);
   plan.problem.check_gradients(gradients);
-  // The record is read alone: nothing below writes to it.
+  // The record is only read: nothing below writes to it.
   const LaraBuffers buffers(plan, const_cast<float*>(record.data()));
   plan.problem.check_record(record, buffers.size);
   const Trace trace(kName, "q", q, plan.samples);

@@ -14,10 +14,10 @@ size_t panels_of(int64_t dim) { return (static_cast<size_t>(dim) + kChunk - 1) /
 MapSumSlots::MapSumSlots(const char* function, const FeatureMap& map, const MapGradients& wanted, size_t tasks)
     : map_(map), wanted_(wanted) {
   const bool relu = map.kind() == MapKind::relu;
-  require(wanted.sigma.absent() || map.is_random(), "{}: a gradient of sigma is wanted, but the map is {} and has none", function,
-          name_of(map.kind()));
+  require(wanted.sigma.absent() || map.is_random(), "{}: a gradient of sigma is requested, but the map is {} and has no sigma",
+          function, name_of(map.kind()));
   require((wanted.weight.absent() && wanted.bias.absent()) || relu,
-          "{}: a gradient of weight or bias is wanted, but the map is {} and has none", function, name_of(map.kind()));
+          "{}: a gradient of weight or bias is requested, but the map is {} and has neither", function, name_of(map.kind()));
   if (!wanted.sigma.absent()) {
     require_dtype(function, "gradients.map.sigma", wanted.sigma, {DType::f32});
     require_shape(function, "gradients.map.sigma", wanted.sigma, {map.heads(), map.dim()}, "heads and dim of the feature map");

@@ -12,7 +12,7 @@ namespace raffia {
 
 class MapSumSlots {
  public:
-  // Checks the shapes of what is wanted.
+  // Checks the shapes of the requested gradients.
   MapSumSlots(const char* function, const FeatureMap& map, const MapGradients& wanted, size_t tasks);
 
   MapSums of(size_t task);

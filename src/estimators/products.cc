@@ -12,7 +12,7 @@
 namespace raffia {
 namespace {
 
-// Bytes of weights (or their worth in multiply-adds) below which another thread costs more than it brings.
+// Bytes of weights (or the equivalent in multiply-adds) below which another thread costs more than it saves.
 constexpr int64_t kLeastParallel = 1 << 16;
 constexpr int64_t kPiecesPerWorker = 4;
 
@@ -43,7 +43,7 @@ WeightProduct product_of(const LinearTask& task) {
           .y_stride = task.y.stride(0)};
 }
 
-// How long a row takes, in bytes read from memory. Some 4 tokens pass in the time that one weight takes to arrive.
+// The cost of a row, in bytes read from memory. About 4 tokens are computed in the time in which one weight is read.
 int64_t row_cost(const LinearTask& task) {
   return static_cast<int64_t>(task.weights.row_bytes()) + task.weights.columns * (task.x.extent(0) / 2);
 }
@@ -72,7 +72,7 @@ void linear(std::span<const LinearTask> tasks, int threads, Executor* executor) 
     for (const LinearTask& task : tasks) weight_product(product_of(task), 0, task.weights.rows, memory(0));
     return;
   }
-  // Pieces of about the same cost, several for each worker so that one who is late delays nobody; each a run of rows of one task.
+  // Pieces of about the same cost, several per worker so that a slow worker delays no others; each is a run of rows of one task.
   const int64_t piece_cost = std::max(kLeastParallel, cost / (workers * kPiecesPerWorker));
   const auto rows_of_piece = [&](const LinearTask& task) {
     return std::max<int64_t>(1, piece_cost / std::max<int64_t>(1, row_cost(task)) / kProductRows) * kProductRows;

@@ -54,7 +54,7 @@ void Qkv::check_gradients(const QkvGradients& gradients) const {
   const auto check = [&](const char* name, MutView4 gradient, const Extents<4>& shape) {
     if (gradient.absent()) return;
     require_dtype(function, name, gradient, {DType::f32, DType::bf16});
-    require_shape(function, name, gradient, shape, "as what it is the gradient of");
+    require_shape(function, name, gradient, shape, "shape of the input");
   };
   check("gradients.q", gradients.q, {batch, query_length, heads, dim});
   check("gradients.k", gradients.k, {batch, key_length, groups, dim});

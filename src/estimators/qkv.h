@@ -1,4 +1,4 @@
-// What ops over q, k, v with one scale of logits share: checks at the door, sizes, and outputs that are summed in several steps.
+// Common to ops over q, k, v with one scale of logits: checks of arguments, sizes, and outputs that are summed in several steps.
 #ifndef RAFFIA_ESTIMATORS_QKV_H_
 #define RAFFIA_ESTIMATORS_QKV_H_
 
@@ -16,14 +16,14 @@
 
 namespace raffia {
 
-// tau: 1 / sqrt(dim) where none is given.
+// tau: 1 / sqrt(dim) by default.
 float scale_or_default(std::optional<float> given, int64_t dim);
 
-// Shapes that fit each other and the layout. Throws InvalidArgument in the name of `function`.
+// Checks that shapes match each other and the layout. Throws InvalidArgument, which names `function`.
 struct Qkv {
   Qkv(const char* function, View4 q, View4 k, View4 v, const Layout& layout, std::optional<float> scale, int threads);
 
-  // `name` is an output, or the gradient of one.
+  // `name`: an output, or the gradient of one.
   void check_output(const char* name, View4 out) const;
   void check_gradients(const QkvGradients& gradients) const;
   void check_record(std::span<const float> record, int64_t size) const;
@@ -35,17 +35,17 @@ struct Qkv {
   View2 valid;
   float scale;  // tau: logits are tau q . k
   float root;   // its square root: x' = root x
-  bool packed;  // several sequences lie in the one batch entry
-  bool self;    // token i has a query and a key, which count together
+  bool packed;  // several sequences are packed in one batch entry
+  bool self;    // token i has a query and a key, which are masked together
   std::vector<Sequence> sequences;
 };
 
 void zero_tokens(MutView4 view, int64_t b, int64_t begin, int64_t end);
 
-// Zeroes tokens that belong to no sequence.
+// Sets tokens outside of all sequences to zero.
 void zero_padding(MutView4 view, const Qkv& problem, int64_t Sequence::*tokens);
 
-// An output that several steps add to: they see fp32, which is rounded once at the end where the output is not.
+// An output that several steps add to. They add in fp32; if the output is bf16, it is rounded once at the end.
 class Float32Output {
  public:
   explicit Float32Output(MutView4 out);
@@ -58,7 +58,7 @@ class Float32Output {
   Scratch memory_;
 };
 
-// A view without columns, for parts whose logsumexp alone is wanted. It has a place, so that it is not absent.
+// A view without columns, for parts of which only logsumexp is needed. Its pointer is not null, so that it is not absent.
 template <class AnyView>
 AnyView no_values(const AnyView& like) {
   return AnyView(like.data(), like.dtype(), {like.extent(0), like.extent(1), like.extent(2), 0}, like.strides());

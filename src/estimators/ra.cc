@@ -1,4 +1,4 @@
-// Randomized Attention: the softmax kernel draws a key for every query, then reads all keys again around the sum of both.
+// Randomized Attention: the softmax kernel draws a key for every query, then attends to all keys with the sum of both as query.
 //
 //   logsumexp_n of q'_n . k'_m;  m drawn from it;  w = q'_n + k'_m + e;  out_n = softmax_m(w . k'_m - |k'_m|^2 / 2) v_m
 #include "estimators/ra.h"
@@ -131,7 +131,7 @@ void accumulate(const RaPlan& plan, View4 from, float factor, bool first, MutVie
   });
 }
 
-// What w gives back to the keys that were drawn for it, in the order of queries.
+// Adds the gradient of w to the keys that were drawn for it, in the order of queries.
 void add_to_drawn_keys(const RaPlan& plan, View4 dw, const std::vector<int32_t>& drawn, int64_t t, MutView4 dk) {
   const int64_t groups = plan.problem.groups, group = plan.problem.heads / groups;
   plan.workers.run(static_cast<int64_t>(plan.problem.sequences.size()) * groups, Scratch(plan.workers.count(), 0),
@@ -170,7 +170,7 @@ void ra_attention(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& opti
   const MutView3 key_norm(norms.of(0), {p.batch, p.key_length, p.groups});
   half_norms(k, p.scale, plan.keys, key_norm, plan.workers);
 
-  // One draw goes straight to the output.
+  // A single draw is written directly to the output.
   const bool several = options.draws > 1;
   const Scratch samples(1, plan.rows() * static_cast<size_t>(p.dim));
   const Scratch one(1, several ? static_cast<size_t>(out.size()) : 0);

@@ -1,4 +1,4 @@
-// The keys that Randomized Attention draws, apart from the op for tests: near a boundary of two keys, rounding decides which.
+// The keys that Randomized Attention draws. Separate from the op for tests: near the boundary between two keys, rounding decides.
 #ifndef RAFFIA_ESTIMATORS_RA_H_
 #define RAFFIA_ESTIMATORS_RA_H_
 

@@ -1,8 +1,8 @@
-// The linear ops, forward: checks, the cutting of sequences into segments, and the order in which states meet.
+// The linear ops, forward: checks, the division of sequences into segments, and the order in which states are composed.
 //
-// A causal sequence is one task, or several segments in two passes: first the segments are folded on their own (the first one is
-// computed in full, for its state is known), then their states are composed from left to right, then the other segments are
-// computed in full from where they start. How many there are depends on the shape and the options alone.
+// A causal sequence is one task, or several segments in two passes. First the segments are folded independently (the first one is
+// computed in full, since its state is known). Then their states are composed from left to right, and the other segments are
+// computed in full from these. The number of segments depends only on the shape and the options.
 #include "estimators/rfa.h"
 
 #include "core/check.h"
@@ -43,7 +43,7 @@ Report causal(const char* name, const LinearViews& views, const FeatureMap& map,
                                                : options.record.data() + plan.record_states_offset(segments[s].problem) +
                                                      begin / kBlock * problem.state_floats();
         const size_t end = std::min(begin + kBlock, segments[s].end);
-        // The next head takes its turn, or the first one goes on with the next block.
+        // Continue with the next head, or with the next block of the first head.
         const size_t next = s + 1 < bundle.end ? s + 1 : bundle.first, next_begin = s + 1 < bundle.end ? begin : end;
         Upcoming upcoming;
         if (next_begin < segments[next].end)

@@ -11,7 +11,7 @@
 
 namespace raffia {
 
-// The views of one op; empty where the op has no such argument. What it has must fit, views without elements included.
+// The views of one op; nullopt if the op has no such argument. All others are checked, including views without elements.
 struct LinearViews {
   std::optional<View4> q, k, v;
   std::optional<View3> gate_logits;
@@ -21,15 +21,15 @@ struct LinearViews {
 
 enum class Reach : uint8_t { causal, everything };
 
-// An op cut into problems. Built once per call; the kernels only read it.
+// An op divided into problems. Built once per call; the kernels only read it.
 class LinearPlan {
  public:
   LinearPlan(const char* function, Reach reach, const LinearViews& views, const FeatureMap& map, const AttentionOptions& options);
 
-  // Where gradients go, and what the forward pass recorded for them.
+  // Sets where gradients are written, and the record of the forward pass.
   void attach(const AttentionGradients& gradients, std::span<const float> record);
 
-  // Zeroes what belongs to no sequence. Called when everything has been checked: a call that is refused writes nothing.
+  // Sets outputs outside of all sequences to zero. Called after all checks: a call that throws InvalidArgument writes nothing.
   void fill_padding(MutView4 out) const;
   void fill_padding(const AttentionGradients& gradients) const;
 
@@ -48,7 +48,7 @@ class LinearPlan {
   int64_t batch, queries, heads, keys, groups, value_dim;
   std::vector<Sequence> sequences;
   std::vector<LinearProblem> problems;
-  size_t scratch_floats = 0;  // the most that any problem needs
+  size_t scratch_floats = 0;  // maximum over all problems
 
  private:
   std::vector<QueryHead> query_heads;
@@ -74,22 +74,22 @@ struct Segment {
   bool first, last;
 };
 
-// How the sequences are cut into tasks: by shapes and options alone, so that results do not depend on the number of threads.
+// How sequences are divided into tasks: only by shapes and options, so that results do not depend on the number of threads.
 std::vector<Segment> causal_segments(const LinearPlan& plan, const AttentionOptions& options);
 std::vector<Segment> fold_segments(const LinearPlan& plan);  // keys that are only folded
 std::vector<Segment> read_segments(const LinearPlan& plan);  // queries that only read
 
-// Segments [first, end) that one task takes through their tokens together: heads of one sequence lie side by side in memory, and
-// rows of several heads share pages and DRAM bursts. Only the order of work depends on the number of workers, no result does.
+// Segments [first, end) that one task processes together, block by block: heads of one sequence are adjacent in memory, and rows
+// of several heads share pages and DRAM bursts. Only the order of work depends on the number of workers, not the results.
 struct Bundle {
   size_t first, end;
 };
 std::vector<Bundle> bundle_heads(const LinearPlan& plan, const std::vector<Segment>& segments, int workers);
 
-// What the tasks of a call counted.
+// The counters of all tasks of a call.
 Report total(const std::vector<ClampCount>& counts);
 
-// Between problem i of a plan and its part of a State.
+// Conversions between problem i of a plan and its part of a State.
 void require_state(const LinearPlan& plan, const FeatureMap& map, const char* argument, const StateShape& found);
 void load_state(const LinearPlan& plan, size_t i, const State& state, PackedState& packed);
 void save_state(const LinearPlan& plan, size_t i, const PackedState& packed, State& state);

@@ -1,4 +1,4 @@
-// The linear ops, backward: the same cutting as forward, with states meeting from right to left.
+// The linear ops, backward: the same segments as forward, with states composed from right to left.
 #include <algorithm>
 
 #include "core/check.h"
@@ -99,7 +99,7 @@ void rfa_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, Vi
                             View4 dout, const AttentionGradients& gradients, const AttentionOptions& options) {
   constexpr const char* kName = "rfa_attention_backward";
   require(gradients.gate_logits.absent() && gradients.state == nullptr,
-          "{}: gradients of a gate or state are wanted, but there is none", kName);
+          "{}: gradients of gate_logits or state are requested, but this op has neither", kName);
   AttentionOptions unrecorded = options;
   unrecorded.record = {};
   LinearPlan plan(kName, Reach::everything, {.q = q, .k = k, .v = v, .forward_out = out, .dout = dout}, map, unrecorded);

@@ -9,8 +9,8 @@ namespace {
 constexpr size_t kFoldSegment = 2048;  // keys per task where they are only folded
 constexpr size_t kReadSegment = 1024;  // queries per task where they only read
 
-// Causal segments cost up to half again as much work: they pay where a single sequence and head must feed several threads.
-// Of 32 parts the first segment takes nine and so does the last, which need no fold; the 14 between take one each.
+// Causal segments cost up to 50% more work: they only help if a single sequence and head must feed several threads.
+// Of 32 parts the first and the last segment take nine each, since they need no fold; the 14 between take one each.
 // See docs/performance-tables.md#one-head-one-long-sequence
 constexpr size_t kLeastSegmented = 8192;
 constexpr size_t kSegmentParts = 32;
@@ -119,7 +119,7 @@ void save_state(const LinearPlan& plan, size_t i, const PackedState& packed, Sta
 LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views, const FeatureMap& map,
                        const AttentionOptions& options)
     : function(name), reach(how_far), packed_sequences(!options.layout.cu_seqlens.empty()) {
-  // A fold has no queries and a read no keys: shapes come from what is there.
+  // A fold has no queries and a read has no keys: shapes are taken from the views that are given.
   const bool has_queries = views.q.has_value(), has_keys = views.k.has_value();
   const View4 q = views.q.value_or(View4()), k = views.k.value_or(View4()), v = views.v.value_or(View4());
   const View3 gate_logits = views.gate_logits.value_or(View3());

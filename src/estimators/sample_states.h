@@ -1,4 +1,4 @@
-// What samples hold of a past that grows window by window: the log of a weight and a mean value each.
+// Samples over a past that grows window by window: each has the log of a weight and a mean value.
 //
 // Each window gives every sample a partial (its softmax over the window); the state at a boundary is the merge of all partials
 // before it:  l = log(exp(l1) + exp(l2)),  f = exp(l1 - l) f1 + exp(l2 - l) f2.
@@ -15,7 +15,7 @@ namespace raffia {
 inline constexpr float kNone = -std::numeric_limits<float>::infinity();  // the log of no weight
 
 // Row-major. Weights may be shared by a group of heads that have values of their own; V may be 0. A sample with a weight of -inf
-// takes no part, whatever its value.
+// takes no part, and its value is not used.
 struct SampleStates {
   MutView3 log_weights;  // [N, S, G]
   MutView4 values;       // [N, S, H, V]

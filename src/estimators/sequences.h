@@ -1,4 +1,4 @@
-// What every op does before its kernels run: which tokens attend to each other, where rows of a head lie, who runs the tasks.
+// What every op does before its kernels run: finds the tokens that attend to each other, the rows of a head, and the workers.
 #ifndef RAFFIA_ESTIMATORS_SEQUENCES_H_
 #define RAFFIA_ESTIMATORS_SEQUENCES_H_
 
@@ -14,17 +14,17 @@
 
 namespace raffia {
 
-// Tokens that attend to each other, in entry `batch` of q, k, v. Its place in the list is its batch entry in a state.
+// Tokens that attend to each other, in entry `batch` of q, k, v. Its index in the list is its batch entry in a state.
 struct Sequence {
   int64_t batch;
   int64_t first_query, queries;
   int64_t first_key, keys;
 };
 
-// Checks the layout against the shapes. `lengths` concern keys, and queries too where there are as many of them.
+// Checks the layout against the shapes. `lengths` apply to keys, and also to queries if there are as many of them.
 std::vector<Sequence> sequences_of(const char* function, const Layout& layout, int64_t batch, int64_t queries, int64_t keys);
 
-// Zeroes (or fills) tokens [begin, T) of a batch entry, which belong to no sequence.
+// Sets tokens [begin, T) of a batch entry, which are outside of all sequences, to zero (or another value).
 void fill_rest(MutView4 view, int64_t b, int64_t begin);
 void fill_rest(MutView3 view, int64_t b, int64_t begin, float value);
 
@@ -37,10 +37,10 @@ AnyRows column_of(const AnyView& view, int64_t b, int64_t t, int64_t h) {
   return {bytes, view.dtype(), view.stride(1), 1};
 }
 
-// A token of one head in memory of floats without gaps between them.
+// One row of fp32 with contiguous columns.
 inline float* row(const MutView4& view, int64_t b, int64_t t, int64_t h) { return rows_of<MutRows>(view, b, t, h).direct_row(0); }
 
-// Floats that a step of one token reads, below which waking other threads costs more than it brings.
+// Floats read by a step of one token, below which waking other threads costs more than it saves.
 inline constexpr int64_t kLeastParallelFloats = 1 << 17;
 
 // Calls of one token, [B, H, D], with a time axis of 1.
@@ -53,7 +53,7 @@ inline MutView4 with_time(MutView3 view) {
                   {view.stride(0), 0, view.stride(1), view.stride(2)});
 }
 
-// The executor and number of workers that an op's options name.
+// The executor and number of workers from the options of an op.
 class Workers {
  public:
   template <class Options>

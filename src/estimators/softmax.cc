@@ -1,4 +1,4 @@
-// Exact softmax attention: checks, the sequences of a layout, and the cutting of a step into tasks.
+// Exact softmax attention: checks, the sequences of a layout, and the division of a step into tasks.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,7 +15,7 @@
 namespace raffia {
 namespace {
 
-// What forward and backward share: shapes that fit, and the sequences.
+// Common to forward and backward: checked shapes, and the sequences.
 struct Problem {
   Problem(const char* function, View4 q, View4 k, View4 v, const SoftmaxOptions& options)
       : batch(q.extent(0)),
@@ -124,7 +124,7 @@ void softmax_attention_backward(View4 q, View4 k, View4 v, View4 out, View3 logs
   const auto check_gradient = [&](const char* name, MutView4 gradient, View4 of) {
     if (gradient.absent()) return;
     require_dtype(kName, name, gradient, {DType::f32, DType::bf16});
-    require_shape(kName, name, gradient, of.shape(), "as what it is the gradient of");
+    require_shape(kName, name, gradient, of.shape(), "shape of the input");
   };
   check_gradient("gradients.q", gradients.q, q);
   check_gradient("gradients.k", gradients.k, k);

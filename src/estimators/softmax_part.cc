@@ -18,8 +18,8 @@ KeyMask mask_of(View2 valid, View3 key_bias, int64_t b, int64_t t, int64_t g) {
 
 namespace {
 
-// Packing costs about as much as 16 queries do. Where few tasks share keys, each packs its own while they are in cache; otherwise
-// keys are packed once for all.
+// Packing costs about as much as 16 queries. If few tasks share keys, each packs its own while they are in cache; otherwise keys
+// are packed once for all tasks.
 bool packs_apart(const Visibility& visible, size_t group) {
   size_t keys = 0;
   for (size_t first = 0; first < visible.queries; first += kQueryBlock) {

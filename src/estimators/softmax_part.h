@@ -1,8 +1,8 @@
-// One call of the blocked softmax kernel: what exact softmax attention is, and what LARA, EVA and the hybrid are composed of.
+// One call of the blocked softmax kernel. Exact softmax attention is one such call; LARA, EVA and hybrid are composed of several.
 //
 // A softmax over several sets of keys is computed part by part: a part that resumes merges its keys into the output and
-// logsumexp that earlier parts left. Given those of the whole, the gradients of the parts do not depend on each other.
-// Nothing is checked here: ops check their arguments, and their own buffers fit.
+// logsumexp of earlier parts. Given those of the whole softmax, the gradients of the parts are independent of each other.
+// Nothing is checked here: the ops check their arguments.
 #ifndef RAFFIA_ESTIMATORS_SOFTMAX_PART_H_
 #define RAFFIA_ESTIMATORS_SOFTMAX_PART_H_
 
@@ -23,12 +23,12 @@ struct PartSequence {
 };
 
 struct SoftmaxPart {
-  View4 q, k, v;           // [B, Tq, H, D], [B, Tk, G, D], [B, Tk, G, V]; V may be 0 where logsumexp alone is wanted
+  View4 q, k, v;           // [B, Tq, H, D], [B, Tk, G, D], [B, Tk, G, V]; V may be 0 if only logsumexp is needed
   float scale = 1;         // logits are scale q . k + key_bias + query_bias
   View3 key_bias = {};     // [B, Tk, G]
   View3 query_bias = {};   // [B, Tq, H]
   View2 valid = {};        // [B, Tk] u8
-  View2 query_valid = {};  // [B, Tq] u8: queries that have a gradient; what others hold (NaN even) goes nowhere
+  View2 query_valid = {};  // [B, Tq] u8: queries that have a gradient; the contents of others (even NaN) have no effect
   std::vector<PartSequence> sequences;
   Workers workers;
 };
@@ -38,10 +38,10 @@ KeyMask mask_of(View2 valid, View3 key_bias, int64_t b, int64_t t, int64_t g);
 
 enum class Start : uint8_t {
   anew,    // out and logsumexp are overwritten
-  resume,  // they hold a softmax over other keys (fp32, so that nothing is rounded in between), which goes on
+  resume,  // they hold a softmax over other keys, which is continued (in fp32, so that nothing is rounded in between)
 };
 
-// Rows that no sequence has are left alone. `logsumexp` may be absent unless resumed.
+// Rows outside of all sequences are not changed. `logsumexp` may be absent unless resumed.
 void forward(const SoftmaxPart& part, MutView4 out, MutView3 logsumexp, Start start = Start::anew);
 
 // Keys drawn from the softmax of every query: uniform(i, h, t) in (0, 1) decides draw t of query i of a sequence.
@@ -50,7 +50,7 @@ void forward(const SoftmaxPart& part, MutView4 out, MutView3 logsumexp, Start st
 void draw_keys(const SoftmaxPart& part, View3 logsumexp, int64_t draws,
                const std::function<double(int64_t i, int64_t h, int64_t t)>& uniform, std::span<int32_t> drawn);
 
-// Which gradients are added to what the views hold, rather than overwritten.
+// Which gradients are added to the contents of the views instead of overwriting them.
 struct Additions {
   bool q = false;
   bool k = false;  // and v and key_bias

@@ -9,7 +9,7 @@
 namespace raffia {
 namespace {
 
-// Where a session's state is: entry b of one, or one each.
+// Where the state of a session is: entry b of one state, or a state per session.
 struct SessionEntry {
   State* state;
   int64_t b;
@@ -66,7 +66,7 @@ Report step_all(const char* name, View3 q, View3 k, View3 v, View2 gate_logits, 
   shape.group = static_cast<size_t>(heads / groups);
   const Scratch scratch(workers.count(), step_scratch_floats(shape));
   std::vector<ClampCount> clamps(static_cast<size_t>(batch * groups));
-  // Sessions of one head follow each other: its projection stays in cache.
+  // Sessions of one head are processed one after the other: its projection stays in cache.
   workers.run(batch * groups, scratch, [&](int64_t index, float* memory) {
     const int64_t g = index / batch, b = index % batch, group = heads / groups;
     const auto [state, entry] = entry_of(b);
@@ -103,7 +103,7 @@ void require_sessions(const char* name, std::span<State* const> sessions, View3 
   }
   std::vector<const State*> sorted(sessions.begin(), sessions.end());
   std::ranges::sort(sorted);
-  require(std::ranges::adjacent_find(sorted) == sorted.end(), "{}: a session is given twice, expected each once", name);
+  require(std::ranges::adjacent_find(sorted) == sorted.end(), "{}: a session is given twice, expected distinct sessions", name);
 }
 
 }  // namespace

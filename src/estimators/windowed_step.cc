@@ -1,4 +1,4 @@
-// Decoding with windows: the token joins the unfinished window of its session and reads that and whatever stands for the rest.
+// Decoding with windows: the token is added to the unfinished window of its session, and attends to it and to the older past.
 #include <algorithm>
 #include <cmath>
 
@@ -8,7 +8,7 @@
 namespace raffia {
 namespace {
 
-// Token `b` joins the window of its session, as row `at`.
+// Token `b` is added to the window of its session, as row `at`.
 void join(View4 from, int64_t b, WindowState& state, int64_t entry, WindowPart part, int64_t at) {
   const int64_t width = from.extent(3);
   float* row = state.part(part, entry).data() + at * from.extent(2) * width;
@@ -51,7 +51,8 @@ std::vector<StepEntry> step_entries(const char* function, std::span<WindowState*
   }
   std::vector<const WindowState*> sorted(sessions.begin(), sessions.end());
   std::ranges::sort(sorted);
-  require(std::ranges::adjacent_find(sorted) == sorted.end(), "{}: a session is given twice, expected each once", function);
+  require(std::ranges::adjacent_find(sorted) == sorted.end(), "{}: a session is given twice, expected distinct sessions",
+          function);
   return entries;
 }
 

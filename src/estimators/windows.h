@@ -1,8 +1,8 @@
-// What the causal windowed ops share: checks, a sequence cut into its windows, and arrays of their own.
+// Common to the causal windowed ops: checks, the division of a sequence into windows, and owned arrays.
 //
-// Positions count from the first token that a state has seen; position p is in window p / W. A call that begins inside a window
-// finds the tokens before it in the state: that window is put together in memory of its own (the first stretch), and all windows
-// after it are read where the caller has them (the second).
+// Positions count from the first token that a state has seen; position p is in window p / W. If a call begins inside a window,
+// the tokens before it are in the state: that window is copied into memory of the op (the first stretch). All windows after it
+// are read in the caller's memory (the second stretch).
 #ifndef RAFFIA_ESTIMATORS_WINDOWS_H_
 #define RAFFIA_ESTIMATORS_WINDOWS_H_
 
@@ -23,7 +23,7 @@
 
 namespace raffia {
 
-// An array of an op's own: row-major fp32.
+// An array owned by an op: row-major fp32.
 template <size_t Rank>
 class Array {
  public:
@@ -44,7 +44,7 @@ class Array {
   MutView<Rank> view_;
 };
 
-// [1, T, ..] as windows [ceil(T / window), window, ..]; the last one may go on past the end of the view, and is not read there.
+// [1, T, ..] as windows [ceil(T / window), window, ..]; the last one may extend past the end of the view, where it is not read.
 template <class AnyView>
 AnyView windowed(const AnyView& view, int64_t window) {
   if (view.absent()) return view;
@@ -73,8 +73,8 @@ AnyView entries_from(const AnyView& view, int64_t begin) {
   return view.absent() ? view : view.slice(0, begin, view.extent(0) - begin);
 }
 
-// Heads `member`, `member` + group, .. of [B, T, H, ..]: one query head of every key head, for values that each query head has of
-// its own beside keys that a group shares.
+// Heads `member`, `member` + group, .. of [B, T, H, ..]: one query head of every key head, where each query head has its own
+// values while a group shares keys.
 template <class AnyView>
 AnyView member_of(const AnyView& view, int64_t member, int64_t group) {
   if (view.absent()) return view;
@@ -90,7 +90,7 @@ struct StepEntry {
   int64_t b;
 };
 
-// Arguments of a windowed op that fit together. Options are checked before the rest.
+// The checked arguments of a windowed op. Options are checked before the rest.
 struct WindowedCall : Qkv {
   template <class Options>
   WindowedCall(const char* name, View4 queries, View4 keys, View4 values, const Options& options)
@@ -127,26 +127,26 @@ struct WindowedCall : Qkv {
   void check() const;
 };
 
-// Tokens of a window, summaries, features or samples: beyond any use, and far enough from overflow that sizes need no check.
+// Maximum for tokens of a window, summaries, features and samples: more than useful, and small enough that sizes cannot overflow.
 inline constexpr int64_t kMostOfAWindow = int64_t{1} << 24;
 
-// A float as a number of a recipe.
+// The bits of a float, for a recipe.
 inline uint64_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
 
-// What the options of windowed ops have in common.
+// Checks of options that all windowed ops have.
 void require_windows(const char* function, int64_t window, int64_t chunk);
 
 // Consecutive windows of a sequence, the last one possibly unfinished. All views begin with the first token of the first window.
 struct Stretch {
   int64_t window = 0;  // number of the first one; 0 is the window in which the call begins
-  int64_t first = 0;   // tokens of it that came before the call: no queries
-  int64_t tokens = 0;  // these included
+  int64_t first = 0;   // its tokens from before the call, which have no queries
+  int64_t tokens = 0;  // including these
   View4 q, k, v;       // [1, tokens, ..]
   View2 valid;         // [1, tokens]
   // Forward pass: [1, tokens, H, V] and [1, tokens, H], fp32.
   MutView4 out;
   MutView3 logsumexp;
-  // Backward pass: what the forward pass left, and gradients (dq, dk, dv in fp32). Queries that take no part are 0 in q and dout.
+  // Backward pass: results of the forward pass, and gradients (dq, dk, dv in fp32). Masked queries are 0 in q and dout.
   View4 whole_out;
   View3 whole_logsumexp;
   View4 dout;
@@ -156,13 +156,13 @@ struct Stretch {
   KeyMask mask() const { return mask_of(valid, {}, 0, 0, 0); }
 };
 
-// One sequence of a call, cut.
+// One sequence of a call, divided into stretches.
 class SequenceWindows {
  public:
-  // Forward pass. `entry` of `state` is what came before (null: nothing).
+  // Forward pass. `entry` of `state` is the memory of earlier calls (null: none).
   SequenceWindows(const WindowedCall& call, const Sequence& sequence, const WindowState* state, int64_t entry, MutView4 out,
                   MutView3 logsumexp);
-  // Outputs where the caller wants them, 0 for tokens that take no part.
+  // Writes outputs to the caller's view, 0 for tokens that take no part.
   void write_outputs(MutView4 out, MutView3 logsumexp) const;
   // The tokens of the window that is unfinished after the call.
   void save(WindowState& state, int64_t entry) const;
@@ -172,7 +172,7 @@ class SequenceWindows {
                   View3 logsumexp, View4 dout, const QkvGradients& gradients);
   void write_gradients(const QkvGradients& gradients) const;
 
-  // A window that is complete in a state that has seen it, but has not made anything of it yet: no queries.
+  // A window that is complete in the state but was not processed yet: it has no queries.
   SequenceWindows(const WindowedCall& call, const WindowState& state, int64_t entry);
 
   int64_t before() const { return before_; }      // windows that were complete before the call
@@ -205,29 +205,29 @@ class SequenceWindows {
   Array<4> held_q_, held_k_, held_v_, held_out_, held_dout_, held_dq_, held_dk_, held_dv_;
   Array<3> held_logsumexp_;
   std::vector<uint8_t> held_valid_;
-  Array<4> out_, q_, dout_, dq_, dk_, dv_;  // of the second stretch, where the caller's do not serve
+  Array<4> out_, q_, dout_, dq_, dk_, dv_;  // of the second stretch, if the caller's memory cannot be used
 };
 
-// The forward and the backward pass over all sequences of a call: checks of what both ops take alike, body(sequence, entry of the
-// state) for each sequence, and what is left to write.
+// The forward and the backward pass over all sequences of a call: checks the common arguments, calls body(sequence, entry of the
+// state) for each sequence, and writes the remaining outputs.
 using SequenceBody = std::function<void(const SequenceWindows& windows, int64_t entry)>;
 void run_windows(const WindowedCall& call, WindowState* state, MutView4 out, std::span<float> record, const SequenceBody& body);
 void run_windows_backward(const WindowedCall& call, const WindowState* initial, View4 out, std::span<const float> record,
                           View4 dout, const QkvGradients& gradients, const SequenceBody& body);
 
-// The exact keys of each query's own window: the first part of the softmax of every windowed op.
+// The exact keys in each query's own window: the first part of the softmax of every windowed op.
 SoftmaxPart own_window_part(const WindowedCall& call, const Stretch& stretch);
 
-// Parts of many sequences with few keys each, some at a time: packed forms of keys and queries stay small.
+// Parts of many sequences with few keys each, a few at a time, so that packed keys and queries stay small.
 void forward_in_slabs(const SoftmaxPart& part, MutView4 out, MutView3 logsumexp, Start start = Start::anew);
 void backward_in_slabs(const SoftmaxPart& part, View4 out, View3 logsumexp, View4 dout, View3 dlogsumexp,
                        const SoftmaxGradients& gradients, Additions additions);
 
-// dbias [1, tokens, H] of a bias that a part adds to all logits of a query, from what the part alone would give:
-//   exp(part_logsumexp - logsumexp) (dout . part_out - dout . out);  0 where the part gives nothing
+// dbias [1, tokens, H] of a bias that a part adds to all logits of a query, from the output of the part alone:
+//   exp(part_logsumexp - logsumexp) (dout . part_out - dout . out);  0 if the part has no keys
 void query_bias_gradients(const WindowedCall& call, const Stretch& stretch, View4 part_out, View3 part_logsumexp, MutView3 dbias);
 
-// Keys that a query sees beside its window, heads in the order of memory.
+// Keys that a query sees besides its window, heads in the order of memory.
 struct StepKeys {
   size_t count = 0, groups = 1;
   float scale = 1;
@@ -238,12 +238,12 @@ struct StepKeys {
   float offset = 0;
 };
 
-// The entries of a state of as many, or of sessions with a state of one entry each.
+// The entries of one state, or one session with a state of one entry each.
 std::vector<StepEntry> step_entries(const char* function, WindowState& state, int64_t batch);
 std::vector<StepEntry> step_entries(const char* function, std::span<WindowState* const> sessions, int64_t batch);
 
-// The heads of q are served in `members` turns, of heads member, member + members, ..; others(entry, member) lists what they see
-// beside their window, and `complete` is called for entries whose window is full, before it is cleared.
+// The heads of q are processed in `members` turns: heads member, member + members, .. others(entry, member) lists what they see
+// besides their window. `complete` is called for entries whose window is full, before it is cleared.
 void windowed_step(const WindowedCall& call, const std::vector<StepEntry>& entries, MutView4 out, int64_t members,
                    const std::function<std::vector<StepKeys>(const StepEntry&, int64_t member)>& others,
                    const std::function<void(const StepEntry&)>& complete);

@@ -164,7 +164,7 @@ std::string tokens_13a(std::string_view sentence) {
 }
 
 Bleu corpus_bleu(std::span<const std::string> hypotheses, std::span<const std::string> references) {
-  require(hypotheses.size() == references.size(), "corpus_bleu: {} translations and {} references, expected as many",
+  require(hypotheses.size() == references.size(), "corpus_bleu: {} translations and {} references, expected the same number",
           hypotheses.size(), references.size());
   Bleu bleu;
   for (size_t i = 0; i < hypotheses.size(); ++i) {

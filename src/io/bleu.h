@@ -1,5 +1,5 @@
-// BLEU of translations, the figure that the literature compares: the same numbers as sacreBLEU with its defaults (13a tokens,
-// case kept, one reference, exponential smoothing).
+// BLEU of translations, with the same results as sacreBLEU with its defaults (13a tokens, case kept, one reference, exponential
+// smoothing).
 #ifndef RAFFIA_IO_BLEU_H_
 #define RAFFIA_IO_BLEU_H_
 
@@ -19,14 +19,14 @@ struct Bleu {
   int64_t hypothesis_length = 0, reference_length = 0;  // tokens
 };
 
-// Sentence i of the translations against sentence i of the references, as plain text. Throws InvalidArgument where there are not
-// as many of both.
+// Sentence i of the translations against sentence i of the references, as plain text. Throws InvalidArgument if their numbers
+// differ.
 Bleu corpus_bleu(std::span<const std::string> hypotheses, std::span<const std::string> references);
 
-// What a score was computed with: "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:raffia-0.1.0".
+// The settings of a score: "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:raffia-0.1.0".
 std::string bleu_signature();
 
-// The 13a tokens of a sentence, with one space between: punctuation stands alone, except in numbers ("1,000.50") and for
+// The 13a tokens of a sentence, separated by one space: punctuation is a separate token, except in numbers ("1,000.50") and for
 // apostrophes and dashes within words.
 std::string tokens_13a(std::string_view sentence);
 

@@ -1,4 +1,4 @@
-// Pieces as SentencePiece writes them: a mark for spaces, and "<0x00>" to "<0xFF>" for what a vocabulary spells byte by byte.
+// Pieces in the notation of SentencePiece: a mark for spaces, and "<0x00>" to "<0xFF>" for single bytes (byte fallback).
 #ifndef RAFFIA_IO_BYTE_PIECES_H_
 #define RAFFIA_IO_BYTE_PIECES_H_
 
@@ -15,9 +15,9 @@ namespace raffia {
 
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
 
-std::optional<unsigned char> byte_of_piece(std::string_view piece);  // "<0x41>" -> 'A'; nothing for other pieces
+std::optional<unsigned char> byte_of_piece(std::string_view piece);  // "<0x41>" -> 'A'; nullopt for other pieces
 
-// By byte: the first id whose piece stands for it, or `missing`.
+// By byte: the first id whose piece is that byte, or `missing`.
 std::array<int32_t, 256> ids_of_bytes(std::span<const std::string> pieces, int32_t missing);
 
 // Appends the id of the character's own piece, or those of its bytes.

@@ -1,4 +1,4 @@
-// Bytes that a parser reads piece by piece, from memory or from a file, without loading the rest.
+// Bytes that a parser reads in parts, from memory or from a file, without loading the rest.
 #ifndef RAFFIA_IO_BYTE_SOURCE_H_
 #define RAFFIA_IO_BYTE_SOURCE_H_
 
@@ -43,7 +43,7 @@ class MemorySource : public ByteSource {
   std::span<const std::byte> bytes_;
 };
 
-// A regular file. Throws IoError, and FormatError where it has shrunk since it was opened.
+// A regular file. Throws IoError, and FormatError if it has shrunk since it was opened.
 class FileSource : public ByteSource {
  public:
   explicit FileSource(const std::filesystem::path& path);

@@ -45,7 +45,7 @@ class Decompressor::Stream {
     const bool ended = decode(input, at_end, std::span(output).subspan(before), made);
     output.resize(before + made);
     taken_ += given - input.size();
-    if (!ended && at_end && input.empty() && made == 0) refuse("it is cut off");
+    if (!ended && at_end && input.empty() && made == 0) refuse("it is truncated");
     return ended;
   }
 
@@ -54,7 +54,7 @@ class Decompressor::Stream {
   virtual bool decode(std::string_view& input, bool at_end, std::span<char> output, size_t& made) = 0;
 
   [[noreturn]] void refuse(std::string_view why) const {
-    throw FormatError(fmt::format("{}: is not sound {} at byte {}: {}", where_, format_, grouped(taken_), why));
+    throw FormatError(fmt::format("{}: is not valid {} at byte {}: {}", where_, format_, grouped(taken_), why));
   }
 
  private:

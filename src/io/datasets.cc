@@ -33,7 +33,7 @@ std::optional<int64_t> whole_number(std::string_view text) {
   return number;
 }
 
-// Text in an error: labels may be whole articles where a column was mistaken for another.
+// Shortens text for an error: labels may be whole articles if the column is wrong.
 std::string shortened(std::string_view text) {
   constexpr size_t kMost = 40;
   if (text.size() <= kMost) return std::string(text);
@@ -41,10 +41,10 @@ std::string shortened(std::string_view text) {
   return std::string(start.substr(0, end_of_whole_characters(start))) + "...";
 }
 
-// Which columns, counted from 0, after a look at the first line.
+// Column indices from 0, after the first line was read.
 struct Columns {
   size_t label = 0, text = 0;
-  size_t needed = 0;  // that a line has at least
+  size_t needed = 0;  // minimum number of columns of a line
 };
 
 Columns find_columns(const std::filesystem::path& path, std::string_view first_line, const LabelledTextFormat& format) {
@@ -53,7 +53,7 @@ Columns find_columns(const std::filesystem::path& path, std::string_view first_l
   if (!format.label_name.empty()) {
     const auto found = std::ranges::find(names, format.label_name);
     if (found == names.end()) {
-      throw FormatError(fmt::format("{}: no column is named \"{}\", the first line has {} columns: {}", path.string(),
+      throw FormatError(fmt::format("{}: there is no column \"{}\", the first line has {} columns: {}", path.string(),
                                     shortened(format.label_name), names.size(),
                                     shortened(fmt::format("{}", fmt::join(names, ", ")))));
     }
@@ -145,7 +145,7 @@ LabelledTexts read_labelled_texts(const std::filesystem::path& path, const Label
     result.texts.emplace_back(columns[first]);
     if (format.pairs) result.seconds.emplace_back(columns[first + 1]);
   }
-  if (result.labels.empty()) throw FormatError(fmt::format("{}: holds no examples", path.string()));
+  if (result.labels.empty()) throw FormatError(fmt::format("{}: has no examples", path.string()));
   return result;
 }
 
@@ -160,7 +160,7 @@ std::vector<std::string> classes_of(std::span<const std::string> labels) {
 
 void require_classes(std::span<const std::string> labels, std::string_view where) {
   constexpr size_t kMostBytes = 200;    // of a name
-  constexpr size_t kManyClasses = 100;  // which are no wonder if each has examples enough
+  constexpr size_t kManyClasses = 100;  // plausible if each has enough examples
   constexpr std::string_view kHint = "is the label in another column (--label-column)?";
   for (size_t i = 0; i < labels.size(); ++i) {
     if (labels[i].size() > kMostBytes) {
@@ -209,7 +209,7 @@ ParallelText read_parallel_text(const std::filesystem::path& sources, const std:
   const std::string source_text = read_text_file(sources), target_text = read_text_file(targets);
   const std::vector<std::string_view> left = lines_of(source_text), right = lines_of(target_text);
   if (left.size() != right.size()) {
-    throw FormatError(fmt::format("{} has {} lines and {} has {}: parallel texts have a line for each line", sources.string(),
+    throw FormatError(fmt::format("{} has {} lines and {} has {}: expected the same number of lines", sources.string(),
                                   grouped(left.size()), targets.string(), grouped(right.size())));
   }
   ParallelText text;
@@ -222,7 +222,7 @@ ParallelText read_parallel_text(const std::filesystem::path& sources, const std:
     text.sources.emplace_back(left[i]);
     text.targets.emplace_back(right[i]);
   }
-  if (text.sources.empty()) throw FormatError(fmt::format("{}: holds no sentences", sources.string()));
+  if (text.sources.empty()) throw FormatError(fmt::format("{}: has no sentences", sources.string()));
   return text;
 }
 
@@ -240,7 +240,7 @@ LabelledImages read_idx_pixels(const std::filesystem::path& images) {
   const Idx pixels = read_idx(images, 3);
   if (pixels.shape[1] != pixels.shape[2]) {
     throw FormatError(
-        fmt::format("{}: holds images of {} x {}, expected square ones", images.string(), pixels.shape[1], pixels.shape[2]));
+        fmt::format("{}: holds images of {} x {}, expected square images", images.string(), pixels.shape[1], pixels.shape[2]));
   }
   LabelledImages result = {.count = pixels.shape[0], .channels = 1, .size = pixels.shape[1], .pixels = {}, .labels = {}};
   result.pixels.assign(pixels.bytes.begin() + static_cast<ptrdiff_t>(pixels.begin), pixels.bytes.end());

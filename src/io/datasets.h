@@ -1,5 +1,5 @@
-// Files of examples, read whole and checked: labelled texts, parallel texts, labelled images. Files may be compressed (gz, xz).
-// All throw IoError, and FormatError that names the file and the line or byte.
+// Data sets, read whole and checked: labelled texts, parallel texts, labelled images. Files may be compressed (gz, xz).
+// All throw IoError, and FormatError, which names the file and the line or byte.
 #ifndef RAFFIA_IO_DATASETS_H_
 #define RAFFIA_IO_DATASETS_H_
 
@@ -12,19 +12,19 @@
 
 namespace raffia {
 
-// The file of this name, or else compressed: with .gz or .xz after its name. Empty: there is none of them.
+// The file with this name, or compressed with .gz or .xz added. Empty if there is none of them.
 std::filesystem::path find_data_file(const std::filesystem::path& path);
 
 // Lines "label TAB text", or "label TAB text TAB text" for pairs. Columns count from 1: label_column = 1 and text_column = 4
 // reads "label TAB rating TAB id TAB text".
 struct LabelledTextFormat {
   int label_column = 1;
-  std::string label_name = {};  // if not empty, the label is in the column that the first line gives this name
+  std::string label_name = {};  // if not empty, the label is in the column with this name in the first line
   int text_column = 0;          // 0: the column after the label, or the first one if the label is in the last
   bool pairs = false;           // the column after text_column is a second text
-  bool header = false;          // the first line names the columns; it always does with label_name
+  bool header = false;          // the first line has column names; implied by label_name
 
-  // From "2" or "sentiment".
+  // Parses "2" or "sentiment".
   void set_label(const std::string& number_or_name);
 };
 
@@ -35,21 +35,21 @@ struct LabelledTexts {
 
 LabelledTexts read_labelled_texts(const std::filesystem::path& path, const LabelledTextFormat& format = {});
 
-// The distinct labels: in the order of their numbers where all are numbers, else in the order of bytes.
+// The distinct labels: in numerical order if all are numbers, else in the order of bytes.
 std::vector<std::string> classes_of(std::span<const std::string> labels);
 
-// Throws FormatError for labels that are no names of classes but look like texts: too long, or nearly all different.
+// Throws FormatError for labels that look like texts and not like classes: too long, or nearly all different.
 void require_classes(std::span<const std::string> labels, std::string_view where);
 
-// The place of each label among the classes. `where` names the labels in the error for one that is not among them.
+// The index of each label in the classes. `where` names the labels in the error for a label that is not one of the classes.
 std::vector<int64_t> class_ids(std::span<const std::string> labels, std::span<const std::string> classes, std::string_view where);
 
-// The file of a model directory that names the classes, a line each, in the order of their numbers.
+// The file of a model directory with the names of the classes, one per line, in the order of their numbers.
 inline constexpr std::string_view kClassesFile = "classes.txt";
 void save_classes(std::span<const std::string> classes, const std::filesystem::path& directory);
 std::vector<std::string> load_classes(const std::filesystem::path& directory);
 
-// Two files that are aligned line by line. Lines that are empty on both sides are left out; those empty on one side are errors.
+// Two files aligned by line. Lines that are empty in both are skipped; lines that are empty in one only are errors.
 struct ParallelText {
   std::vector<std::string> sources, targets;
 };
@@ -63,18 +63,18 @@ struct LabelledImages {
   int64_t count = 0, channels = 0, size = 0;
   std::vector<uint8_t> pixels;          // [count, channels, size, size]
   std::vector<int64_t> labels;          // [count]
-  std::vector<std::string> names = {};  // of the classes, where the data name them
+  std::vector<std::string> names = {};  // of the classes, if the data have names
 
   int64_t classes() const;  // one more than the highest label
 };
 
-// IDX files, as MNIST and Fashion-MNIST come: images [N, S, S] and labels [N] of unsigned bytes.
+// IDX files, the format of MNIST and Fashion-MNIST: images [N, S, S] and labels [N] of unsigned bytes.
 LabelledImages read_idx_images(const std::filesystem::path& images, const std::filesystem::path& labels);
 
-// The images alone; there are no labels then.
+// Only the images, without labels.
 LabelledImages read_idx_pixels(const std::filesystem::path& images);
 
-// CIFAR-10's binary files, one after the other: records of a label byte and 3 x 32 x 32 bytes.
+// CIFAR-10's binary files, concatenated: records of a label byte and 3 x 32 x 32 bytes.
 LabelledImages read_cifar_images(std::span<const std::filesystem::path> paths);
 
 }  // namespace raffia

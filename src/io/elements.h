@@ -1,4 +1,4 @@
-// Arrays of numbers as files hold them: little-endian, of several types. In memory they are floats.
+// Arrays of numbers in files: little-endian, of several types. In memory they are floats.
 #ifndef RAFFIA_IO_ELEMENTS_H_
 #define RAFFIA_IO_ELEMENTS_H_
 
@@ -21,15 +21,15 @@ enum class ElementType : uint8_t { f16, bf16, f32, f64 };
 
 size_t size_of(ElementType type);
 
-// Every type but f64 converts exactly; doubles are rounded to nearest. `bytes` holds as many elements as `values`.
+// Every type except f64 converts exactly; doubles are rounded to nearest. `bytes` has as many elements as `values`.
 void to_floats(std::span<const std::byte> bytes, ElementType type, std::span<float> values);
 
-// The product of all extents, 1 for none; nothing where one is negative or the product leaves int64_t.
+// The product of all extents, 1 for none; nullopt if one is negative or the product overflows int64_t.
 std::optional<int64_t> element_count(std::span<const int64_t> shape);
 
 std::string to_string(std::span<const int64_t> shape);  // "[2, 128, 8]"
 
-// An unsigned number of as many bytes as `Word` has, little-endian, at `at`.
+// A little-endian unsigned number of the size of `Word`, at `at`.
 template <typename Word>
 Word little_endian(std::span<const std::byte> bytes, size_t at = 0) {
   Word word = 0;

@@ -61,7 +61,7 @@ bool is_there(int descriptor, const fs::path& path) {
          open.st_dev == named.st_dev;
 }
 
-// A process that lives has its entries locked.
+// A running process holds locks on its entries.
 void remove_if_abandoned(const fs::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   if (descriptor < 0) return;
@@ -79,7 +79,7 @@ void sweep(const fs::path& directory) {
   for (const fs::path& path : found) remove_if_abandoned(path);
 }
 
-// Once a process and directory: a directory of many files takes long to list, and leftovers can wait for the next process.
+// Once per process and directory: a directory of many files takes long to list, and leftovers can wait for the next process.
 void sweep_once(const fs::path& directory) {
   static std::mutex mutex;
   static std::set<fs::path> swept;
@@ -93,10 +93,10 @@ void sweep_once(const fs::path& directory) {
   sweep(directory);
 }
 
-// What a file gets that is made without further ado.
+// The default permissions of a new file.
 mode_t mode_of_new_files() {
   constexpr mode_t kAll = 0666;
-  // Only this file tells it without changing it for a moment, which other threads would notice.
+  // Read from this file, since umask() can only be read by changing it, which affects other threads.
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
     constexpr std::string_view kField = "Umask:";
@@ -148,7 +148,7 @@ struct stat File::status() const {
 uint64_t File::size() const { return static_cast<uint64_t>(status().st_size); }
 
 uint64_t File::size_on_disk() const {
-  constexpr uint64_t kBlock = 512;  // whatever the file system's own is
+  constexpr uint64_t kBlock = 512;  // unit of st_blocks on every file system
   return static_cast<uint64_t>(status().st_blocks) * kBlock;
 }
 
@@ -201,7 +201,7 @@ void File::write(std::span<const std::byte> bytes) {
 }
 
 void File::sync() {
-  // Some file systems cannot sync a directory and say EINVAL; what is left to do is theirs.
+  // Some file systems cannot sync a directory and return EINVAL; nothing more can be done then.
   if (::fsync(fd_) != 0 && errno != EINVAL) throw_io(path_, "sync", errno);
 }
 
@@ -219,13 +219,13 @@ std::pair<fs::path, File> TemporaryEntry::make(const fs::path& directory, Kind k
     const bool made_directory = is_directory && ::mkdir(path.c_str(), 0777) == 0;
     const int descriptor = made_directory || !is_directory ? ::open(path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0600) : -1;
     if (descriptor < 0) {
-      // A name may be taken by what a process of the same number left, or writes in another container.
+      // The name may be used by a file of a process with the same id: a crashed one, or one in another container.
       const bool is_taken = errno == EEXIST, is_swept = made_directory && errno == ENOENT;
       if (is_taken || is_swept) continue;
       throw_io(path, "create", errno);
     }
     File file(path, descriptor);
-    // Whoever sweeps has the lock while it does.
+    // A process that sweeps holds the lock meanwhile.
     if (try_lock(descriptor) != Lock::held_by_others && is_there(descriptor, path)) return {std::move(path), std::move(file)};
   }
 }
@@ -244,12 +244,12 @@ ReplacementFile::ReplacementFile(const fs::path& target)
     : target_(place_of(target)), aside_(target_.parent_path(), TemporaryEntry::Kind::file) {}
 
 void ReplacementFile::commit() {
-  // What replaces a file is open to those who could open the file.
+  // The new file gets the permissions of the file that it replaces.
   struct stat before = {};
   const mode_t mode = ::stat(target_.c_str(), &before) == 0 ? before.st_mode & 07777 : mode_of_new_files();
-  (void)::fchmod(aside_.file().descriptor(), mode);  // some file systems have none
+  (void)::fchmod(aside_.file().descriptor(), mode);  // some file systems have no permissions
   aside_.file().sync();
-  // Closed after it was moved: closing gives up the lock, and nobody may sweep it away between.
+  // Closed only after it was moved: closing releases the lock, and another process could sweep it before.
   aside_.move_to(target_);
   sync_names(target_.has_parent_path() ? target_.parent_path() : ".");
 }

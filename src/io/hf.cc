@@ -71,7 +71,7 @@ class Shards {
     for (const auto& [tensor, file] : files) {
       const auto found = tensors_.find(tensor);
       if (found == tensors_.end() || found->second.path.filename() != file) {
-        throw FormatError(fmt::format("{}: says that tensor \"{}\" is in {}, which lacks it", index.string(), tensor, file));
+        throw FormatError(fmt::format("{}: lists tensor \"{}\" in {}, which does not contain it", index.string(), tensor, file));
       }
     }
   }
@@ -104,7 +104,7 @@ class Shards {
   void expect_no_more() const {
     for (const auto& [name, entry] : tensors_) {
       if (name.ends_with(".rotary_emb.inv_freq")) continue;  // follows from the sizes
-      throw FormatError(fmt::format("{}: tensor \"{}\" belongs to no part of a LLaMA model", entry.path.string(), name));
+      throw FormatError(fmt::format("{}: tensor \"{}\" is not part of a LLaMA model", entry.path.string(), name));
     }
   }
 
@@ -122,7 +122,8 @@ class Shards {
     const auto file = std::make_shared<const Safetensors>(Safetensors::open(path));
     for (const Safetensors::Tensor& tensor : file->tensors()) {
       if (const auto [other, fresh] = tensors_.emplace(tensor.name, Entry{path, file, &tensor}); !fresh) {
-        throw FormatError(fmt::format("{}: tensor \"{}\" is in {} too", path.string(), tensor.name, other->second.path.string()));
+        throw FormatError(
+            fmt::format("{}: tensor \"{}\" is also in {}", path.string(), tensor.name, other->second.path.string()));
       }
     }
   }
@@ -216,7 +217,7 @@ HfConfig hf_config(std::string_view text, std::string_view where) {
 std::map<std::string, std::string> hf_index(std::string_view text, std::string_view where) {
   JsonFields fields = JsonFields::parse(text, where);
   const Json& map = fields.value("weight_map");
-  if (!map.is_object()) fields.refuse("weight_map", "is no object, expected files by tensor");
+  if (!map.is_object()) fields.refuse("weight_map", "is not an object, expected file names by tensor");
   std::map<std::string, std::string> files;
   for (const auto& [tensor, file] : map.items()) {
     const std::string name = file.is_string() ? file.get<std::string>() : "";

@@ -1,4 +1,4 @@
-// Models of the LLaMA architecture as Hugging Face keeps them: config.json, model.safetensors (or parts with an index),
+// Models of the LLaMA architecture in the format of Hugging Face: config.json, model.safetensors (or parts with an index),
 // tokenizer.json.
 #ifndef RAFFIA_IO_HF_H_
 #define RAFFIA_IO_HF_H_
@@ -19,9 +19,9 @@ struct HfConfig {
   int32_t begin = -1, end = -1;  // bos_token_id and (the first) eos_token_id; -1: not given
 };
 
-// What models of type llama, and mistral without a sliding window, say of themselves. Whatever would make the model compute
-// something else (scaled rotary angles, other activations, biases, quantised weights) is a FormatError that names it; fields that
-// change nothing are passed over.
+// The config.json of models of type llama, and of mistral without a sliding window. Settings that would change what the model
+// computes (scaled rotary angles, other activations, biases, quantised weights) are a FormatError that names them; fields
+// without an effect are ignored.
 HfConfig hf_config(std::string_view text, std::string_view where);
 
 // model.safetensors.index.json: the file of each tensor, by its name. Names of files are plain. Throws FormatError.
@@ -30,7 +30,7 @@ std::map<std::string, std::string> hf_index(std::string_view text, std::string_v
 struct HfModel {
   ImportedModel model;
   std::unique_ptr<Tokenizer> tokenizer;
-  bool all_bf16 = false;  // the matrices are stored so
+  bool all_bf16 = false;  // all matrices are stored as bf16
 };
 
 // Every tensor is checked by name and shape. Throws IoError or FormatError.

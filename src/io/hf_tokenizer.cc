@@ -35,7 +35,7 @@ void expect_off(JsonFields& fields, std::string_view name) {
   if (value != Json(false) && value != Json("")) fields.refuse(name, "is set, expected null: it is not supported");
 }
 
-// The parts of a Sequence, or the one thing there is; nothing for null. Each has a type; the caller asks for the rest.
+// The parts of a Sequence, or the single part; none for null. Each has a type; the caller reads the rest.
 std::vector<JsonFields> parts_of(JsonFields& fields, std::string_view name, std::string_view list) {
   if (!fields.has_value(name)) return {};
   std::vector<JsonFields> parts;
@@ -68,7 +68,7 @@ class HfReader {
 
   BpeModel read() {
     if (root_.has("version")) expect_string(root_, "version", "1.0");
-    // How batches are cut and padded is no part of what ids mean.
+    // Truncation and padding of batches do not change the meaning of ids.
     (void)root_.has_value("truncation");
     (void)root_.has_value("padding");
     read_normalizer();
@@ -128,14 +128,16 @@ class HfReader {
       }
       part.expect_no_more();
     }
-    if (bytes && bpe_.form == BpeForm::marks) refuse("pre_tokenizer", "has bytes beside marks for spaces, expected one of them");
+    if (bytes && bpe_.form == BpeForm::marks)
+      refuse("pre_tokenizer", "has ByteLevel and marks for spaces, expected only one of them");
     if (bpe_.form == BpeForm::marks) {
       bpe_.split = WordSplit::none;
-      if (digits || pattern) refuse("pre_tokenizer", "cuts a text that has marks for spaces, which is not supported");
+      if (digits || pattern) refuse("pre_tokenizer", "splits text that has marks for spaces, which is not supported");
       return;
     }
-    if (!bytes) refuse("pre_tokenizer", "lacks ByteLevel, expected it (or a normalizer that marks spaces)");
-    if (pattern && (gpt2 || digits)) refuse("pre_tokenizer", "cuts twice, expected Split beside ByteLevel without use_regex");
+    if (!bytes) refuse("pre_tokenizer", "has no ByteLevel, expected one (or a normalizer that marks spaces)");
+    if (pattern && (gpt2 || digits))
+      refuse("pre_tokenizer", "splits twice, expected Split together with ByteLevel without use_regex");
     if (digits && !gpt2) refuse("pre_tokenizer", "has Digits without use_regex of ByteLevel, which is not supported");
     bpe_.split = pattern ? WordSplit::llama3 : digits ? WordSplit::gpt2_digits : gpt2 ? WordSplit::gpt2 : WordSplit::none;
   }
@@ -174,7 +176,7 @@ class HfReader {
 
   void read_vocabulary(JsonFields& model) {
     const Json& vocabulary = model.value("vocab");
-    if (!vocabulary.is_object()) model.refuse("vocab", "is no object, expected ids by piece");
+    if (!vocabulary.is_object()) model.refuse("vocab", "is not an object, expected ids by piece");
     for (const auto& [piece, id] : vocabulary.items()) {
       if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(limit())) {
         model.refuse("vocab", fmt::format("has id {} for piece {}, expected 0 to {}", id.dump(-1, ' ', true),
@@ -201,14 +203,14 @@ class HfReader {
 
   int32_t id_of(std::string_view piece, std::string_view field) const {
     const auto found = ids_.find(std::string(piece));
-    if (found == ids_.end()) refuse(field, fmt::format("names piece \"{}\", which the vocabulary lacks", piece));
+    if (found == ids_.end()) refuse(field, fmt::format("names piece \"{}\", which is not in the vocabulary", piece));
     return found->second;
   }
 
   // "left right", or ["left", "right"].
   void read_merges(JsonFields& model) {
     const Json& merges = model.value("merges");
-    if (!merges.is_array()) model.refuse("merges", "is no list");
+    if (!merges.is_array()) model.refuse("merges", "is not a list");
     for (const Json& merge : merges) {
       const size_t rank = bpe_.merges.size();
       std::string left, right;
@@ -216,7 +218,7 @@ class HfReader {
         const auto& both = merge.get_ref<const std::string&>();
         const size_t space = both.find(' ');
         if (space == std::string::npos || both.find(' ', space + 1) != std::string::npos) {
-          model.refuse("merges", fmt::format("holds a string without exactly one space at place {}", rank));
+          model.refuse("merges", fmt::format("has a string without exactly one space at index {}", rank));
         }
         left = both.substr(0, space);
         right = both.substr(space + 1);
@@ -224,7 +226,7 @@ class HfReader {
         left = merge[0].get<std::string>();
         right = merge[1].get<std::string>();
       } else {
-        model.refuse("merges", fmt::format("holds no pair of pieces at place {}", rank));
+        model.refuse("merges", fmt::format("has no pair of pieces at index {}", rank));
       }
       const std::string field = fmt::format("model.merges[{}]", rank);
       bpe_.merges.emplace_back(id_of(left, field), id_of(right, field));
@@ -244,7 +246,7 @@ class HfReader {
     }
   }
 
-  // Says nothing that the form does not say, but must not say anything else.
+  // The decoder follows from the form; it is only checked to match it.
   void read_decoder() {
     for (JsonFields& part : parts_of(root_, "decoder", "decoders")) {
       const std::string type = part.string("type");
@@ -295,7 +297,7 @@ class HfReader {
         (void)entry.object("Sequence");
         text = true;
       } else {
-        part.refuse("single", "is another template, expected a text, or one special piece and a text");
+        part.refuse("single", "is an unsupported template, expected a text, or one special piece and a text");
       }
       entry.expect_no_more();
     }
@@ -314,7 +316,7 @@ class HfReader {
     const Json& value = config.value(name);
     const std::string piece = value.is_object() ? config.object(name).string("content") : config.string(name);
     const auto found = ids_.find(piece);
-    if (found == ids_.end()) config.refuse(name, fmt::format("is \"{}\", which the vocabulary lacks", piece));
+    if (found == ids_.end()) config.refuse(name, fmt::format("is \"{}\", which is not in the vocabulary", piece));
     return found->second;
   }
 

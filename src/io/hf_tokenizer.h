@@ -1,5 +1,5 @@
-// tokenizer.json of Hugging Face: byte pair encoding over bytes or over characters with byte fallback. What else such a file can
-// say is refused by name.
+// tokenizer.json of Hugging Face: byte pair encoding over bytes, or over characters with byte fallback. Other settings of such a
+// file are errors that name the setting.
 #ifndef RAFFIA_IO_HF_TOKENIZER_H_
 #define RAFFIA_IO_HF_TOKENIZER_H_
 
@@ -18,7 +18,7 @@ struct HfTokenizerFiles {
   std::string_view where_config;      // likewise
 };
 
-// Ids up to `vocabulary`, which may be above what the file holds: models pad their embedding. 0: as many as there are.
+// Ids up to `vocabulary`, which may be more than the file has: models pad their embedding. 0: as many as the file has.
 // Throws FormatError.
 BpeModel bpe_from_hf(const HfTokenizerFiles& files, int64_t vocabulary);
 

@@ -1,8 +1,8 @@
-// The frame that all images of states share (docs/state-format.md): magic, version, header size, the shape as 64-bit fields,
-// payload size and checksum, then the payload. Little-endian. Bytes that come in are not trusted.
+// The common frame of state files (docs/state-format.md): magic, version, header size, the shape as 64-bit fields, payload size
+// and checksum, then the payload. Little-endian. Input is not trusted.
 //
-// A reader calls read_fields, finds out from them how large the payload must be, calls require_sizes before it allocates, and
-// require_checksum before it believes. `where` names the bytes in messages.
+// A reader calls read_fields, computes from them how large the payload must be, calls require_sizes before it allocates, and
+// require_checksum before it uses the payload. `where` names the bytes in messages.
 #ifndef RAFFIA_IO_IMAGE_H_
 #define RAFFIA_IO_IMAGE_H_
 
@@ -36,20 +36,20 @@ inline constexpr ImageFormat kWindowStateImage{.magic = "RAFWINST", .noun = "win
 // Fingerprint of the model, position, number of parts.
 inline constexpr ImageFormat kSessionImage{.magic = "RAFSESSN", .noun = "session", .version = 1, .fields = 3};
 
-// Fills the header of an image whose payload is in place.
+// Fills the header of an image whose payload is already written.
 void put_header(const ImageFormat& format, std::span<const int64_t> fields, std::span<std::byte> image);
 
 // `header`: the first header_size() bytes, or all there are.
 std::vector<int64_t> read_fields(const ImageFormat& format, std::span<const std::byte> header, std::string_view where);
 
-// Payload of `expected` bytes by the header and in truth; `total` counts the bytes there are, header included.
+// Checks that the payload has `expected` bytes, in the header and actually; `total` is the number of bytes, header included.
 void require_sizes(const ImageFormat& format, std::span<const std::byte> header, uint64_t expected, uint64_t total,
                    std::string_view where);
 
 void require_checksum(const ImageFormat& format, std::span<const std::byte> header, std::span<const std::byte> payload,
                       std::string_view where);
 
-// Refuses a large file that is hardly there, a few bytes on disk and else a hole: it would take memory that it never took on
+// Throws for a large sparse file (a few bytes on disk, the rest a hole): it would need memory that it does not have on
 // disk.
 void require_on_disk(const ImageFormat& format, const File& file, std::string_view where);
 
@@ -59,7 +59,7 @@ std::vector<std::byte> load_header(const ImageFormat& format, File& file);
 // The rest of a file of `total` bytes.
 void load_payload(const ImageFormat& format, File& file, std::span<std::byte> payload, uint64_t total, std::string_view where);
 
-// Between words in memory and little-endian bytes: its own inverse.
+// Converts words between memory and little-endian; its own inverse.
 template <typename Word>
 void swap_if_big_endian(std::span<std::byte> bytes) {
   if constexpr (std::endian::native == std::endian::big) {
@@ -67,7 +67,7 @@ void swap_if_big_endian(std::span<std::byte> bytes) {
   }
 }
 
-// Written aside, synced and renamed.
+// Atomic: writes a temporary file, syncs it and renames it.
 void save_image(const std::filesystem::path& path, std::span<const std::byte> image);
 
 }  // namespace raffia

@@ -1,4 +1,4 @@
-// A model that comes from elsewhere, and the model directory that it becomes.
+// An imported model, and the model directory written from it.
 #ifndef RAFFIA_IO_IMPORTED_MODEL_H_
 #define RAFFIA_IO_IMPORTED_MODEL_H_
 
@@ -20,7 +20,7 @@ struct ImportedModel {
 
 struct SaveOptions {
   WeightType type = WeightType::f32;
-  bool replace = false;  // a directory that holds a model already
+  bool replace = false;  // replace a model that is already in the directory
   std::function<void(const WeightSource&)> progress = {};
 };
 

@@ -33,7 +33,7 @@ class StrictKeys {
     if (event == Json::parse_event_t::object_start) keys_.emplace_back();
     if (event == Json::parse_event_t::object_end) keys_.pop_back();
     if (event == Json::parse_event_t::key && !keys_.back().insert(value.get<std::string>()).second) {
-      throw FormatError(fmt::format("{}: field {} comes twice", where_, value.dump(-1, ' ', true)));
+      throw FormatError(fmt::format("{}: field {} appears twice", where_, value.dump(-1, ' ', true)));
     }
   }
 
@@ -42,7 +42,7 @@ class StrictKeys {
   std::vector<std::set<std::string>> keys_;
 };
 
-// `seen` hears of every event; deep nesting is refused before anything of it is built.
+// `seen` is called for every event; deep nesting is an error before anything of it is built.
 template <typename Tree, typename Seen>
 Tree parse_tree(std::string_view text, std::string_view where, int deepest, Seen seen) {
   try {
@@ -52,7 +52,7 @@ Tree parse_tree(std::string_view text, std::string_view where, int deepest, Seen
       return true;
     });
   } catch (const typename Tree::exception& error) {
-    throw FormatError(fmt::format("{}: is not JSON that can be read: {}", where, error.what()));
+    throw FormatError(fmt::format("{}: is not valid JSON: {}", where, error.what()));
   }
 }
 
@@ -95,21 +95,21 @@ const Json& JsonFields::take(std::string_view name) {
 int64_t JsonFields::integer(std::string_view name, int64_t least, int64_t most) {
   const Json& value = take(name);
   if (!is_integer_within(value, least, most)) {
-    refuse(name, fmt::format("is {}, expected an integer of {} to {}", describe(value), least, most));
+    refuse(name, fmt::format("is {}, expected an integer from {} to {}", describe(value), least, most));
   }
   return value.get<int64_t>();
 }
 
 uint64_t JsonFields::unsigned_integer(std::string_view name) {
   const Json& value = take(name);
-  if (!value.is_number_unsigned()) refuse(name, fmt::format("is {}, expected an integer of 0 to 2^64 - 1", describe(value)));
+  if (!value.is_number_unsigned()) refuse(name, fmt::format("is {}, expected an integer from 0 to 2^64 - 1", describe(value)));
   return value.get<uint64_t>();
 }
 
 double JsonFields::number(std::string_view name, double least, double most) {
   const Json& value = take(name);
   if (!value.is_number() || !(value.get<double>() >= least && value.get<double>() <= most)) {
-    refuse(name, fmt::format("is {}, expected a number of {} to {}", describe(value), least, most));
+    refuse(name, fmt::format("is {}, expected a number from {} to {}", describe(value), least, most));
   }
   return value.get<double>();
 }
@@ -133,7 +133,7 @@ std::vector<Value> JsonFields::list(std::string_view name, std::string_view expe
   std::vector<Value> result;
   result.reserve(value.size());
   for (const Json& entry : value) {
-    if (!fits(entry)) refuse(name, fmt::format("holds {} at place {}, expected {}", describe(entry), result.size(), expected));
+    if (!fits(entry)) refuse(name, fmt::format("has {} at index {}, expected {}", describe(entry), result.size(), expected));
     result.push_back(entry.get<Value>());
   }
   return result;
@@ -149,7 +149,7 @@ std::vector<double> JsonFields::numbers(std::string_view name) {
 }
 
 std::vector<int64_t> JsonFields::integers(std::string_view name, int64_t least, int64_t most) {
-  return list<int64_t>(name, fmt::format("integers of {} to {}", least, most),
+  return list<int64_t>(name, fmt::format("integers from {} to {}", least, most),
                        [least, most](const Json& entry) { return is_integer_within(entry, least, most); });
 }
 
@@ -170,7 +170,7 @@ std::vector<JsonFields> JsonFields::objects(std::string_view name) {
 void JsonFields::expect_no_more() const {
   for (const auto& [name, value] : object_.items()) {
     if (!taken_.contains(name)) {
-      throw FormatError(fmt::format("{}: field {} is not known here", where_, Json(prefix_ + name).dump(-1, ' ', true)));
+      throw FormatError(fmt::format("{}: field {} is unknown", where_, Json(prefix_ + name).dump(-1, ' ', true)));
     }
   }
 }

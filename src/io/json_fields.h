@@ -1,5 +1,5 @@
-// JSON objects of untrusted files, read strictly: every field is asked for by name, type and range, and what nobody asked for is
-// an error. All throw FormatError that names the file and the field.
+// Strict reading of JSON objects from untrusted files: every field is read by name, type and range, and unknown fields are an
+// error. All throw FormatError, which names the file and the field.
 //
 //   JsonFields fields = JsonFields::parse(text, path.string());
 //   config.width = fields.integer("width", 1, 65536);
@@ -17,20 +17,20 @@
 
 namespace raffia {
 
-// The one way to read JSON that comes from outside. Deep nesting would overflow the stack of what walks through the tree, and of
-// the tree's destructor. Throws FormatError, which begins with `where`, for what is not JSON or nested deeper than kDeepestJson.
+// Always use this to read untrusted JSON. Deep nesting would overflow the stack in recursive code and in the destructor of the
+// tree. Throws FormatError, which begins with `where`, for text that is not JSON or nested deeper than kDeepestJson.
 constexpr int kDeepestJson = 64;
 nlohmann::json parse_json(std::string_view text, std::string_view where);
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view where);
 
 class JsonFields {
  public:
-  // One object; a key that comes twice and nesting beyond a few levels are refused.
+  // One object. Duplicate keys and nesting beyond a few levels are errors.
   static JsonFields parse(std::string_view text, std::string_view where);
 
   const std::string& where() const { return where_; }
   bool has(std::string_view name) const;
-  bool has_value(std::string_view name);  // there is one and it is not null; a null counts as asked for
+  bool has_value(std::string_view name);  // whether it exists and is not null; a null counts as read
   int64_t integer(std::string_view name, int64_t least, int64_t most);
   uint64_t unsigned_integer(std::string_view name);
   double number(std::string_view name, double least, double most);  // finite
@@ -43,7 +43,7 @@ class JsonFields {
   // Objects within the object; errors name their fields "outer.inner", or "outer[3].inner" in a list.
   JsonFields object(std::string_view name);
   std::vector<JsonFields> objects(std::string_view name);
-  // A value of any shape, for those that the others cannot tell.
+  // A value of any type, for cases that the other functions do not cover.
   const nlohmann::json& value(std::string_view name) { return take(name); }
 
   void expect_no_more() const;

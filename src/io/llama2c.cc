@@ -133,9 +133,9 @@ ImportedModel llama2c_model(const ByteSource& source) {
   if (!sizes.tied) layout.add("output.weight", {sizes.vocabulary, width});
 
   if (layout.end() != source.size()) {
-    throw FormatError(fmt::format("{}: {} bytes, expected {} (what its sizes take): {}", source.name(), grouped(source.size()),
+    throw FormatError(fmt::format("{}: {} bytes, expected {} (from its sizes): {}", source.name(), grouped(source.size()),
                                   grouped(layout.end()),
-                                  layout.end() > source.size() ? "truncated" : "bytes that nothing reads"));
+                                  layout.end() > source.size() ? "truncated" : "unexpected bytes at the end"));
   }
   model.weights = layout.take();
   return model;

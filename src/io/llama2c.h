@@ -7,7 +7,7 @@
 
 namespace raffia {
 
-// Checks sizes against the length of the file before anything is read. `source` outlives the result. Throws FormatError.
+// Checks sizes against the length of the file before anything is read. `source` must outlive the result. Throws FormatError.
 ImportedModel llama2c_model(const ByteSource& source);
 
 }  // namespace raffia

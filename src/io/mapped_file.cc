@@ -17,7 +17,7 @@
 namespace raffia {
 namespace {
 
-// What a signal handler can read: no locks, no allocation. Files beyond these are mapped all the same, and not named.
+// Data for a signal handler: no locks, no allocation. Further files are also mapped, but not named by the handler.
 struct Mapping {
   std::atomic<const std::byte*> begin = nullptr, end = nullptr;  // begin is set last and cleared first
   std::atomic<const char*> message = nullptr;
@@ -28,14 +28,14 @@ std::array<Mapping, kMappings> g_mappings;
 std::atomic<const char*> g_program = nullptr;
 static_assert(std::atomic<const char*>::is_always_lock_free);
 
-// Returns kMappings where all are taken.
+// Returns kMappings if all are used.
 size_t enter(std::span<const std::byte> bytes, const std::filesystem::path& path) {
   if (bytes.empty()) return kMappings;
   for (size_t i = 0; i < kMappings; ++i) {
     Mapping& mapping = g_mappings[i];
     if (mapping.is_taken.exchange(true)) continue;
     const std::string text = fmt::format(
-        ": {}: was cut short while it was memory-mapped (replace weights by renaming a new file over them, or load them with "
+        ": {}: was truncated while it was memory-mapped (replace weights by renaming a new file over them, or load them with "
         "--no-mmap)\n",
         path.string());
     char* message = new char[text.size() + 1];

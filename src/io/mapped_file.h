@@ -1,4 +1,4 @@
-// A file as memory: read by the system page by page when it is used, and shared between the processes that map it.
+// A memory-mapped file: the system reads pages on demand, and processes that map the same file share them.
 #ifndef RAFFIA_IO_MAPPED_FILE_H_
 #define RAFFIA_IO_MAPPED_FILE_H_
 
@@ -17,11 +17,11 @@ class MappedFile {
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
 
-  // Valid as long as this lives, and as long as nobody shortens the file: replace files by renaming, never in place.
+  // Valid as long as this object exists and the file is not truncated: replace files by renaming, never in place.
   std::span<const std::byte> bytes() const { return bytes_; }
 
-  // Whether the file is as it was when it was mapped: its size, and whether somebody wrote to it (or touched it). Another file
-  // that was renamed over it does not matter.
+  // Whether the file is unchanged since it was mapped: its size and modification time. Replacing it by renaming another file does
+  // not matter.
   bool has_its_size() const { return file_.size() == version_.size; }
   bool is_untouched() const { return file_.version() == version_; }
 
@@ -32,8 +32,8 @@ class MappedFile {
   size_t slot_;  // in the list that the handler of SIGBUS reads
 };
 
-// From now on, reading a page of a mapped file that was cut short ends the process with exit code 1 and one line on stderr that
-// begins with `program` and names the file, instead of SIGBUS. Other faults stay what they were. For commands; a library leaves
+// From now on, reading a missing page of a truncated mapped file ends the process with exit code 1 and one line on stderr that
+// begins with `program` and names the file, instead of SIGBUS. Other faults are not changed. For commands only; a library leaves
 // signals to its user. `program` must live as long as the process.
 void exit_where_mapped_files_are_cut(const char* program);
 

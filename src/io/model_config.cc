@@ -18,7 +18,7 @@ constexpr std::string_view kPositions[] = {"none", "rotary", "learned"};
 constexpr std::string_view kNorms[] = {"layer", "rms"};
 constexpr std::string_view kFeedForwards[] = {"gelu", "swiglu"};
 
-// Far above any model that fits a machine: a file cannot make its reader ask for absurd memory.
+// Larger than any model that fits a machine, so that a file cannot make its reader allocate absurd amounts of memory.
 constexpr int64_t kMostBytesOfModelConfig = 1 << 20;
 constexpr int64_t kMostWidth = 1 << 16;
 constexpr int64_t kMostLayers = 1024;
@@ -70,7 +70,7 @@ class Checks {
   }
 
   void absent(std::string_view field, int64_t value) const {
-    if (value != 0) refuse(field, "is {}, expected 0: task {} has none", value, name_of(c_.task));
+    if (value != 0) refuse(field, "is {}, expected 0: task {} does not use it", value, name_of(c_.task));
   }
 
   void check_sizes() const {
@@ -81,9 +81,10 @@ class Checks {
     if (c_.heads % c_.key_heads() != 0)
       refuse("kv_heads", "is {}, expected a divisor of the heads, {}, or 0", c_.kv_heads, c_.heads);
     within("layers", c_.layers, 1, kMostLayers);
-    if (c_.norm > Norm::rms) refuse("norm", "is {}, which is none", static_cast<int>(c_.norm));
+    if (c_.norm > Norm::rms) refuse("norm", "is {}, which is not a norm", static_cast<int>(c_.norm));
     within("norm_eps", c_.norm_eps, 1e-12, 1.0);
-    if (c_.feed_forward > FeedForward::swiglu) refuse("feed_forward", "is {}, which is none", static_cast<int>(c_.feed_forward));
+    if (c_.feed_forward > FeedForward::swiglu)
+      refuse("feed_forward", "is {}, which is not a feed-forward layer", static_cast<int>(c_.feed_forward));
     within("ffn", c_.ffn, 0, 16 * kMostWidth);
     within("conv", c_.conv, 0, kMostConv);
     within("pool", c_.pool, 0, kMostPool);
@@ -96,7 +97,8 @@ class Checks {
   }
 
   void check_positions() const {
-    if (c_.positions > Positions::learned) refuse("positions", "is {}, which is none", static_cast<int>(c_.positions));
+    if (c_.positions > Positions::learned)
+      refuse("positions", "is {}, which is not a kind of positions", static_cast<int>(c_.positions));
     if (c_.positions == Positions::rotary && c_.head_dim() % 2 != 0) {
       refuse("positions", "is rotary, which needs an even width / heads, found {}", c_.head_dim());
     }
@@ -104,12 +106,12 @@ class Checks {
     if (c_.positions == Positions::learned) {
       within("max_length", c_.max_length, 1, kMostLength);
     } else if (c_.max_length != 0) {
-      refuse("max_length", "is {}, expected 0: only learned positions end", c_.max_length);
+      refuse("max_length", "is {}, expected 0: only learned positions have a maximum", c_.max_length);
     }
   }
 
   void check_task() const {
-    if (c_.task > Task::image) refuse("task", "is {}, which is none", static_cast<int>(c_.task));
+    if (c_.task > Task::image) refuse("task", "is {}, which is not a task", static_cast<int>(c_.task));
     const bool image = c_.task == Task::image;
     const bool labels = image || c_.task == Task::classify;
     if (image) {
@@ -160,13 +162,13 @@ class Checks {
     check("per_proposal", estimator.per_proposal, 1, kMostSamples);
   }
 
-  // Encoders of translate take rfa for gated kinds and softmax for windows, so that one name serves both sides.
+  // Encoders of translate use rfa for gated kinds and softmax for window, so that one name works for both sides.
   void check_direction(const Estimator& estimator) const {
     const bool causal = c_.task == Task::lm || c_.task == Task::translate;
     if (causal && !estimator.supports_causal()) {
       refuse("estimators", "has {}, which has no causal form: task {} needs one", to_string(estimator), name_of(c_.task));
     }
-    // Sessions need a memory that steps can carry.
+    // Sessions need a memory of constant size.
     const bool reads_all_again = (estimator.kind == EstimatorKind::lara && !estimator.streaming) ||
                                  (estimator.kind == EstimatorKind::eva && estimator.samples == 0);
     if (causal && reads_all_again) {
@@ -175,7 +177,7 @@ class Checks {
              to_string(estimator), name_of(c_.task));
     }
     if (!causal && !estimator.supports_bidirectional()) {
-      refuse("estimators", "has {}, which only looks back: task {} reads both ways, use rfa, lara, eva or softmax",
+      refuse("estimators", "has {}, which is causal: task {} needs bidirectional attention, use rfa, lara, eva or softmax",
              to_string(estimator), name_of(c_.task));
     }
   }
@@ -193,7 +195,7 @@ class Checks {
                         (c_.patch > 0 ? std::pow(static_cast<double>(c_.image_size / c_.patch), 2) : 0);
     if (const double total = width * rows + 2 * static_cast<double>(c_.layers) * per_layer; total > kMostParameters) {
       throw FormatError(
-          fmt::format("{}: describes a model of about {:.2g} numbers, expected at most {:.0e}: check width, layers, ffn, "
+          fmt::format("{}: describes a model of about {:.2g} parameters, expected at most {:.0e}: check width, layers, ffn, "
                       "vocabulary and max_length",
                       where_, total, kMostParameters));
     }
@@ -218,7 +220,7 @@ auto named_field(JsonFields& fields, std::string_view name, Parse parse) {
   try {
     return parse(text);
   } catch (const InvalidArgument& error) {
-    fields.refuse(name, fmt::format("is not one: {}", error.what()));
+    fields.refuse(name, fmt::format("is invalid: {}", error.what()));
   }
 }
 
@@ -302,7 +304,7 @@ std::string to_json(const ModelConfig& config) {
 }
 
 ModelConfig model_config_from_json(std::string_view text, std::string_view where) {
-  // Ranges are the business of check(): here any number of the right type will do.
+  // check() checks the ranges; any number of the right type is accepted here.
   JsonFields fields = JsonFields::parse(text, where);
   const auto integer = [&fields](std::string_view name) { return fields.integer(name, INT64_MIN, INT64_MAX); };
   const auto number = [&fields](std::string_view name) { return fields.number(name, -1e300, 1e300); };

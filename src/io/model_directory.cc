@@ -40,27 +40,27 @@ void move_to(const fs::path& from, const fs::path& to) {
   if (error) throw_io(to, fmt::format("move {} to it", from.string()), error);
 }
 
-// All that a model directory may hold: what a new model does not bring goes with the old one.
+// All files that a model directory may have: those that a new model does not have are removed with the old one.
 constexpr const char* kModelFiles[] = {kConfigFile, kWeightsFile, kTokenizerFile, "tokenizer.model", kClassesFile.data()};
 
-// Refuses a target that cannot be written to.
+// Throws if the target cannot be written.
 fs::path require_target(const fs::path& target, const NewModelDirectory::Options& options) {
   if (fs::exists(target) && !fs::is_directory(target)) {
     throw IoError(fmt::format("{}: is a file, expected a directory or nothing", target.string()));
   }
   if (fs::exists(target / "trainer")) {
     throw IoError(
-        fmt::format("{}: holds a training run, which is never written over: expected another directory", target.string()));
+        fmt::format("{}: contains a training run, which is never overwritten: expected another directory", target.string()));
   }
   for (const char* name : kModelFiles) {
     if (fs::exists(target / name) && !options.replace) {
-      throw IoError(fmt::format("{}: holds a model already (--force replaces it): {}", target.string(), name));
+      throw IoError(fmt::format("{}: already contains a model (--force replaces it): {}", target.string(), name));
     }
   }
   return target;
 }
 
-// Where files can be moved to their places: in the directory that is there, or beside the one that will be.
+// A place from which files can be moved: in the existing directory, or beside the new one.
 std::pair<fs::path, std::string> place_aside(const fs::path& target) {
   if (fs::exists(target)) return {target, ""};
   return {target.parent_path(), target.filename().string()};
@@ -87,8 +87,9 @@ void require_seals(const std::map<std::string, std::string>& metadata, const Mod
   const auto check = [&](const char* seal, const std::string& found, std::string_view file) {
     const auto expected = metadata.find(seal);
     if (expected == metadata.end() || expected->second == found) return;
-    throw FormatError(fmt::format("{}: {} has the checksum {}, expected {} (metadata of {}): it is damaged, or of another model",
-                                  directory, file, found, expected->second, kWeightsFile));
+    throw FormatError(
+        fmt::format("{}: {} has the checksum {}, expected {} (metadata of {}): it is damaged, or belongs to another model",
+                    directory, file, found, expected->second, kWeightsFile));
   };
   check(kConfigSeal, seal_of(config), kConfigFile);
   if (tokenizer != 0) check(kTokenizerSeal, hexadecimal(tokenizer), "the tokenizer");
@@ -102,7 +103,7 @@ bool is_same_file(const fs::path& a, const fs::path& b) {
 bool is_file_of_model(const fs::path& path, const fs::path& directory) {
   const fs::path parent = path.has_parent_path() ? path.parent_path() : ".";
   if (is_same_file(parent, directory) && std::ranges::find(kModelFiles, path.filename()) != std::end(kModelFiles)) return true;
-  // Other files too, and under other names: those of a training run, links.
+  // Also other files: those of a training run, and links.
   std::error_code ignored;
   if (!fs::is_regular_file(path, ignored) || is_session_file(path)) return false;
   for (fs::recursive_directory_iterator entry(directory, ignored), end; !ignored && entry != end; entry.increment(ignored)) {
@@ -122,8 +123,8 @@ void NewModelDirectory::commit() {
     sync_names(parent);
     return;
   }
-  // Each file replaces its older one. Between these moves the checksums in the weight file tell that the files do not belong
-  // together; nothing is removed before all are in place.
+  // Each file replaces its older version. If this is interrupted, the checksums in the weight file show that the files do not
+  // belong together. Nothing is removed before all files are in place.
   std::vector<fs::path> names;
   for (const fs::directory_entry& entry : fs::directory_iterator(aside_.path())) names.push_back(entry.path().filename());
   for (const fs::path& name : names) move_to(aside_.path() / name, target_ / name);

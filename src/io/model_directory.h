@@ -1,4 +1,4 @@
-// A model directory in the making: its files are written aside and appear together when all are complete.
+// Writes a model directory: its files are written to a temporary directory and moved when all are complete.
 #ifndef RAFFIA_IO_MODEL_DIRECTORY_H_
 #define RAFFIA_IO_MODEL_DIRECTORY_H_
 
@@ -18,18 +18,18 @@ constexpr const char* kConfigFile = "config.json";
 constexpr const char* kWeightsFile = "model.safetensors";
 constexpr const char* kTokenizerFile = "tokenizer.json";
 
-// Metadata of a weight file that name the configuration and the tokenizer (its fingerprint; 0: none) it was saved with: damage to
-// either is found when the model is loaded. Files without them are taken as they are.
+// Metadata of a weight file with checksums of the configuration and the tokenizer (its fingerprint; 0: none) it was saved with.
+// Damage to either is found when the model is loaded. Files without them are not checked.
 std::map<std::string, std::string> seals_of(const ModelConfig& config, uint64_t tokenizer);
-// Throws FormatError that names the file of the directory that is not the one.
+// Throws FormatError, which names the file of the directory that does not match.
 void require_seals(const std::map<std::string, std::string>& metadata, const ModelConfig& config, uint64_t tokenizer,
                    std::string_view directory);
 
-// Both are there, and one file or directory, whatever their names: for those that must not write over what they read.
+// Whether both exist and are the same file or directory: for commands that must not overwrite what they read.
 bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b);
 
-// Whether writing to `path` would replace a part of the model in `directory`: a name that models use there, whether or not this
-// one has such a file, or any file in it but a saved session, under whatever name.
+// Whether writing to `path` would replace a part of the model in `directory`: a file name that models use, even if this model has
+// no such file, or any existing file in it except a saved session.
 bool is_file_of_model(const std::filesystem::path& path, const std::filesystem::path& directory);
 
 //   NewModelDirectory directory("model", {.replace = false});
@@ -37,11 +37,11 @@ bool is_file_of_model(const std::filesystem::path& path, const std::filesystem::
 //   ...
 //   directory.commit();
 //
-// Without commit(), the target stays as it was and nothing is left beside it.
+// Without commit(), the target is not changed and the temporary files are removed.
 class NewModelDirectory {
  public:
   struct Options {
-    bool replace = false;  // a target that holds a model is replaced; else it is refused
+    bool replace = false;  // replace a model in the target; otherwise it is an error
   };
 
   // Throws IoError. The parent of the target must exist; the target may.

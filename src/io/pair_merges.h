@@ -1,4 +1,4 @@
-// Byte pair encoding of one word: neighbours that make up a piece of the vocabulary become that piece, best pair first.
+// Byte pair encoding of one word: adjacent pieces whose union is a piece of the vocabulary are merged, best pair first.
 #ifndef RAFFIA_IO_PAIR_MERGES_H_
 #define RAFFIA_IO_PAIR_MERGES_H_
 
@@ -12,7 +12,7 @@
 namespace raffia {
 
 struct PairMerge {
-  int64_t rank;  // the lowest one merges first; of equal ranks the leftmost
+  int64_t rank;  // the lowest rank merges first; among equal ranks the leftmost pair
   int32_t id;    // what the pair becomes
 };
 
@@ -45,7 +45,7 @@ void merge_pairs(std::vector<int32_t>& ids, const Find& find) {
     const Candidate best = candidates.top();
     candidates.pop();
     const size_t right = links[best.at].after;
-    // What has merged with another neighbour meanwhile is no longer this pair.
+    // Skip pairs of which one side was merged in the meantime.
     if (ids[best.at] != best.left || right == kNone || ids[right] != best.right) continue;
     ids[best.at] = best.merged;
     ids[right] = kGone;

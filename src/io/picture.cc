@@ -28,7 +28,7 @@ uint32_t big_endian(std::string_view bytes, size_t at) {
   return value;
 }
 
-// All chunks to the last one, with their checksums, which the decoder does not look at.
+// Checks all chunks and their checksums, which the decoder does not check.
 void require_whole_png(std::string_view bytes, std::string_view where) {
   constexpr size_t kAround = 12;  // of a chunk: length, name, checksum
   for (size_t at = kPngBegin.size();;) {

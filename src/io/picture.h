@@ -1,4 +1,4 @@
-// Images as PNG and JPEG files, and by the endings of their names those of io/pnm.h too. Bytes that come in are not trusted.
+// Images as PNG and JPEG files and, by file name extension, those of io/pnm.h. Input is not trusted.
 #ifndef RAFFIA_IO_PICTURE_H_
 #define RAFFIA_IO_PICTURE_H_
 
@@ -10,17 +10,17 @@
 
 namespace raffia {
 
-// Of a side: images that models read are far smaller, and a small file may claim any size.
+// Maximum width and height: images for models are far smaller, and a small file may claim any size.
 inline constexpr int64_t kMostPixelsOfSide = 4096;
 
-// PNG or JPEG, as its first bytes say: [channels, height, width], channels 1 (grey) or 3 (red, green, blue), from 0 (black) to 1.
-// Values of 16 bits are read with 8. Transparent pixels are refused. Throws FormatError; `where` names the file.
+// PNG or JPEG, by its first bytes: [channels, height, width], channels 1 (grey) or 3 (red, green, blue), from 0 (black) to 1.
+// 16-bit values are reduced to 8 bits. Transparent pixels are an error. Throws FormatError; `where` names the file.
 FloatArray parse_picture(std::string_view bytes, std::string_view where);
 
-// Whether read_picture knows the ending of the name: .png, .jpg, .jpeg, .pgm or .ppm, in small or capital letters.
+// Whether read_picture supports the file name extension: .png, .jpg, .jpeg, .pgm or .ppm, in any case.
 bool is_picture(const std::filesystem::path& path);
 
-// Throws IoError, too.
+// Also throws IoError.
 FloatArray read_picture(const std::filesystem::path& path);
 
 }  // namespace raffia

@@ -7,11 +7,11 @@
 
 namespace {
 
-// One buffer of stb_image. Its PNG decoder lets the compressed data say how much memory it takes, which may be far more than the
-// pixels need: what is above the largest image with its filter bytes is refused.
+// One buffer of stb_image. Its PNG decoder allocates as much as the compressed data claim, which may be far more than the pixels
+// need: more than the largest image with its filter bytes is an error.
 constexpr size_t kMostBytesAtOnce = size_t{1} << 27;
 
-// Zeros: a JPEG file that ends early leaves pixels unset.
+// Filled with zeros: a truncated JPEG file leaves pixels unset.
 void* allocate(size_t size) { return size > kMostBytesAtOnce ? nullptr : std::calloc(size, 1); }
 void* reallocate(void* memory, size_t size) { return size > kMostBytesAtOnce ? nullptr : std::realloc(memory, size); }
 

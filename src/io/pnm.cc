@@ -22,13 +22,13 @@ class PnmReader {
   FloatArray read() {
     const char kind = bytes_.size() >= 2 && bytes_[0] == 'P' ? bytes_[1] : '0';
     if (kind != '2' && kind != '3' && kind != '5' && kind != '6')
-      refuse("is not an image, expected P2, P3, P5 or P6 (PGM or PPM) at its begin");
+      refuse("is not an image, expected P2, P3, P5 or P6 (PGM or PPM) at the start");
     at_ = 2;
     const bool binary = kind >= '5';
     const uint64_t channels = kind == '2' || kind == '5' ? 1 : 3;
     const uint64_t width = number("the width", 1, kMostExtent), height = number("the height", 1, kMostExtent);
-    most_ = number("the greatest value", 1, kMostValue);
-    if (at_ == bytes_.size() || !is_pnm_space(bytes_[at_])) refuse("white space is missing after the greatest value");
+    most_ = number("the maximum value", 1, kMostValue);
+    if (at_ == bytes_.size() || !is_pnm_space(bytes_[at_])) refuse("white space is missing after the maximum value");
     ++at_;
 
     // 2^48 values at most, and each takes a byte or more.
@@ -49,7 +49,7 @@ class PnmReader {
     }
     if (!binary) {
       skip_space();
-      if (at_ != bytes_.size()) refuse("the image is complete, expected no more");
+      if (at_ != bytes_.size()) refuse("unexpected bytes after the image");
     }
     return image;
   }

@@ -1,4 +1,4 @@
-// Images as PGM (grey) and PPM (colour) files: P2 and P3 are text, P5 and P6 binary. Bytes that come in are not trusted.
+// Images as PGM (grey) and PPM (colour) files: P2 and P3 are text, P5 and P6 binary. Input is not trusted.
 #ifndef RAFFIA_IO_PNM_H_
 #define RAFFIA_IO_PNM_H_
 
@@ -12,7 +12,7 @@ namespace raffia {
 // [channels, height, width], channels 1 or 3, from 0 (black) to 1. Throws FormatError that names the byte; `where` names the
 // file.
 FloatArray parse_pnm(std::string_view bytes, std::string_view where);
-FloatArray read_pnm(const std::filesystem::path& path);  // may be compressed (gz, xz); throws IoError, too
+FloatArray read_pnm(const std::filesystem::path& path);  // may be compressed (gz, xz); also throws IoError
 
 }  // namespace raffia
 

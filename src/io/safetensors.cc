@@ -59,8 +59,8 @@ struct Entry {
   std::optional<std::vector<uint64_t>> shape, offsets;
 };
 
-// Reads the header as it is parsed: what does not belong is refused at once, no tree is built, and a key that comes twice is
-// seen (a tree would keep the last one).
+// Reads the header while it is parsed: unexpected values are errors at once, no tree is built, and duplicate keys are noticed
+// (a tree would keep the last one).
 class HeaderReader : public nlohmann::json_sax<Json> {
  public:
   explicit HeaderReader(std::string_view where) : where_(where) {}
@@ -158,7 +158,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     throw FormatError(fmt::format("{}: header: {}, expected {}", where_, found, expected));
   }
 
-  // A value of a kind that has no business where it stands.
+  // A value of a type that is not allowed here.
   [[noreturn]] bool refuse(std::string_view found) const {
     switch (place_) {
       case Place::start:
@@ -219,7 +219,7 @@ Safetensors::Tensor checked(Entry& entry, uint64_t buffer, uint64_t end, std::st
   const std::optional<int64_t> count = element_count(tensor.shape);
   const uint64_t size = offsets[1] - offsets[0];
   if (!count || size % dtype->size != 0 || size / dtype->size != static_cast<uint64_t>(*count)) {
-    fail(fmt::format("takes {} bytes, expected what shape {} of {} takes ({} bytes each)", size, to_string(tensor.shape),
+    fail(fmt::format("takes {} bytes, expected the size of shape {} of {} ({} bytes each)", size, to_string(tensor.shape),
                      dtype->name, dtype->size));
   }
   tensor.begin = buffer + offsets[0];
@@ -387,8 +387,8 @@ struct Front {
 
 Front front_of(std::span<const TensorHead> heads, const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
-  // First, so that it is easy to find again: nobody knows it before the last byte.
-  require(!metadata.contains(kChecksumKey), "write_safetensors: metadata has \"{}\", which is written here", kChecksumKey);
+  // First, so that it is easy to find: its value is known only after the last byte.
+  require(!metadata.contains(kChecksumKey), "write_safetensors: metadata has \"{}\", which is reserved", kChecksumKey);
   const std::string unknown = hexadecimal(0);
   header[kMetadata][kChecksumKey] = unknown;
   for (const auto& [key, value] : metadata) header[kMetadata][key] = value;
@@ -397,7 +397,7 @@ Front front_of(std::span<const TensorHead> heads, const std::map<std::string, st
   for (const TensorHead& head : heads) {
     const Dtype* dtype = find_dtype(head.dtype);
     require(dtype != nullptr, "write_safetensors: tensor \"{}\" has dtype \"{}\", expected one like F32", head.name, head.dtype);
-    require(head.name != kMetadata && names.insert(head.name).second, "write_safetensors: name \"{}\" is taken, expected another",
+    require(head.name != kMetadata && names.insert(head.name).second, "write_safetensors: name \"{}\" is reserved or used twice",
             head.name);
     const int64_t count = element_count(head.shape).value_or(INT64_MAX);
     require(static_cast<uint64_t>(count) <= (INT64_MAX - offset) / dtype->size,
@@ -428,8 +428,8 @@ std::vector<TensorHead> heads_of(std::span<const TensorToWrite> tensors) {
     const std::optional<int64_t> count = element_count(tensor.shape);
     require(dtype == nullptr || (count && tensor.bytes.size() % dtype->size == 0 &&
                                  tensor.bytes.size() / dtype->size == static_cast<uint64_t>(*count)),
-            "write_safetensors: tensor \"{}\" has {} bytes, expected what shape {} of {} takes", tensor.name, tensor.bytes.size(),
-            to_string(tensor.shape), tensor.dtype);
+            "write_safetensors: tensor \"{}\" has {} bytes, expected the size of shape {} of {}", tensor.name,
+            tensor.bytes.size(), to_string(tensor.shape), tensor.dtype);
     heads.push_back({tensor.name, tensor.dtype, tensor.shape});
   }
   return heads;
@@ -448,15 +448,15 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::spa
 }
 
 void SafetensorsWriter::write(std::span<const std::byte> bytes) {
-  require(bytes.size() <= size_ - written_, "write_safetensors: {} bytes more, expected {} at most (the shapes)", bytes.size(),
-          size_ - written_);
+  require(bytes.size() <= size_ - written_, "write_safetensors: {} more bytes, expected at most {} (from the shapes)",
+          bytes.size(), size_ - written_);
   file_.write(bytes);
   if (written_ >= data_at_) XXH3_64bits_update(&hash_->state, bytes.data(), bytes.size());
   written_ += bytes.size();
 }
 
 void SafetensorsWriter::commit() {
-  require(written_ == size_, "write_safetensors: {} bytes are missing, expected all that the shapes take", size_ - written_);
+  require(written_ == size_, "write_safetensors: {} bytes are missing, expected as many as the shapes need", size_ - written_);
   const std::string checksum = hexadecimal(XXH3_64bits_digest(&hash_->state));
   file_.write_at(checksum_at_, std::as_bytes(std::span(checksum)));
   file_.commit();

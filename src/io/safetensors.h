@@ -1,5 +1,5 @@
 // Files of named tensors (.safetensors): 8 bytes of header size, a JSON header, one buffer that the tensors fill without gaps.
-// Bytes that come in are not trusted: every offset and shape is checked when the file is opened, before anything is allocated.
+// Input is not trusted: every offset and shape is checked when the file is opened, before anything is allocated.
 #ifndef RAFFIA_IO_SAFETENSORS_H_
 #define RAFFIA_IO_SAFETENSORS_H_
 
@@ -21,7 +21,7 @@
 
 namespace raffia {
 
-// The tensors of a file are read one by one; the rest stays where it is.
+// Reads the header of a file, and its tensors one by one.
 class Safetensors {
  public:
   struct Tensor {
@@ -33,15 +33,15 @@ class Safetensors {
 
   // Reads and checks the header. Throws IoError or FormatError.
   static Safetensors open(const std::filesystem::path& path);
-  // `bytes` outlive the result; `where` names them in messages.
+  // `bytes` must outlive the result; `where` names them in messages.
   static Safetensors over(std::span<const std::byte> bytes, std::string_view where);
 
   const std::vector<Tensor>& tensors() const { return tensors_; }  // in the order of their bytes
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  uint64_t data_begin() const { return data_begin_; }  // the first byte behind the header
+  uint64_t data_begin() const { return data_begin_; }  // the first byte after the header
 
   const Tensor* find(std::string_view name) const;  // null: there is none
-  const Tensor& at(std::string_view name) const;    // throws FormatError that lists the names there are
+  const Tensor& at(std::string_view name) const;    // throws FormatError, which lists the existing names
 
   void require_checksum() const;  // of the data
 
@@ -60,10 +60,10 @@ class Safetensors {
   uint64_t data_begin_ = 0;
 };
 
-// Metadata: XXH3 of the data as 16 hexadecimal digits. Files from elsewhere have none.
+// Metadata: XXH3 of the data as 16 hexadecimal digits. Files of other programs have none.
 constexpr const char* kChecksumKey = "xxh3";
 uint64_t data_checksum(std::span<const std::byte> data);
-// Throws FormatError where the metadata have another checksum. `of_data` is asked only where they have one.
+// Throws FormatError if the metadata have a different checksum. `of_data` is called only if they have one.
 void require_checksum(const std::map<std::string, std::string>& metadata, const std::function<uint64_t()>& of_data,
                       std::string_view where);
 std::string hexadecimal(uint64_t checksum);
@@ -74,20 +74,20 @@ struct TensorHead {
   std::vector<int64_t> shape;
 };
 
-// A file that is written piece by piece, so that no tensor has to be in memory whole. It appears when it is complete.
+// Writes a file in parts, so that no whole tensor has to be in memory. The file appears when it is complete.
 //
 //   SafetensorsWriter file(path, heads);
 //   for (...) file.write(bytes);  // of the tensors in the order of their heads, little-endian, row-major
 //   file.commit();
-// The metadata get one more entry, kChecksumKey: of all bytes behind the header.
+// One entry is added to the metadata, kChecksumKey: of all bytes after the header.
 class SafetensorsWriter {
  public:
-  // Throws InvalidArgument for names that come twice and sizes that overflow, or IoError.
+  // Throws InvalidArgument for duplicate names and sizes that overflow, or IoError.
   SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorHead> heads,
                     const std::map<std::string, std::string>& metadata = {});
 
   void write(std::span<const std::byte> bytes);  // appends
-  void commit();                                 // throws InvalidArgument where bytes are missing
+  void commit();                                 // throws InvalidArgument if bytes are missing
   ~SafetensorsWriter();
   uint64_t size() const { return size_; }  // of the whole file
 
@@ -106,11 +106,11 @@ struct TensorToWrite {
   std::span<const std::byte> bytes;  // little-endian, row-major
 };
 
-// The bytes of such a file. Throws InvalidArgument where a tensor is not what it claims to be.
+// The bytes of such a file. Throws InvalidArgument if the bytes of a tensor do not match its type and shape.
 std::vector<std::byte> safetensors_image(std::span<const TensorToWrite> tensors,
                                          const std::map<std::string, std::string>& metadata = {});
 
-// Replaces the file whole or leaves it as it was. Throws InvalidArgument where a tensor is not what it claims to be, or IoError.
+// Replaces the file atomically. Throws InvalidArgument if the bytes of a tensor do not match its type and shape, or IoError.
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

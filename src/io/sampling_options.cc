@@ -1,4 +1,4 @@
-// What sampling may be asked for. Here, because session files bring it along.
+// Checks of the sampling options. They are here because session files contain them.
 #include <cmath>
 
 #include "core/check.h"

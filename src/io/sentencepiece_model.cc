@@ -32,7 +32,7 @@ class Message {
   std::optional<Field> next() {
     if (at_ == bytes_.size()) return {};
     const uint64_t tag = varint();
-    if (tag > UINT32_MAX) refuse("a field has too large a number");
+    if (tag > UINT32_MAX) refuse("a field number is too large");
     Field field{.number = static_cast<uint32_t>(tag) >> 3};
     switch (tag & 7) {
       case 0:
@@ -47,8 +47,8 @@ class Message {
       case 5:
         field.bytes = take(4);
         return field;
-      default:  // groups, which nobody writes
-        refuse("a field is of no known type");
+      default:  // groups, which are obsolete
+        refuse("a field has an unknown type");
     }
   }
 
@@ -60,7 +60,7 @@ class Message {
   uint64_t varint() {
     uint64_t value = 0;
     for (unsigned shift = 0; shift < 64; shift += 7) {
-      if (at_ == bytes_.size()) refuse("a number is cut off");
+      if (at_ == bytes_.size()) refuse("a number is truncated");
       const auto byte = static_cast<unsigned char>(bytes_[at_++]);
       value |= static_cast<uint64_t>(byte & 0x7F) << shift;
       if (byte < 0x80) return value;
@@ -69,7 +69,7 @@ class Message {
   }
 
   std::string_view take(uint64_t count) {
-    if (count > bytes_.size() - at_) refuse("a field is cut off");
+    if (count > bytes_.size() - at_) refuse("a field is truncated");
     at_ += count;
     return bytes_.substr(at_ - count, count);
   }
@@ -88,7 +88,7 @@ void check_normalizer(std::string_view bytes, std::string_view where) {
   }
 }
 
-// Whether it says that it is of byte pair encoding; where it says nothing, it is of another type.
+// Whether its model type is byte pair encoding; without the field it is another type.
 bool check_trainer(std::string_view bytes, std::string_view where) {
   Message spec(bytes, where);
   bool is_bpe = false;

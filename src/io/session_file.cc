@@ -14,7 +14,7 @@
 namespace raffia {
 namespace {
 
-// Lists of a payload begin with their number of entries: all are limited by the bytes that are there.
+// Lists in a payload begin with their number of entries, which is limited by the bytes that follow.
 class Writer {
  public:
   explicit Writer(std::vector<std::byte>& bytes) : bytes_(bytes) {}
@@ -80,7 +80,7 @@ class PayloadReader {
 
  private:
   void need(size_t count, std::string_view what) const {
-    if (bytes_.size() - at_ < count) refuse("{} is cut off", what);
+    if (bytes_.size() - at_ < count) refuse("{} is truncated", what);
   }
 
   std::span<const std::byte> bytes_;
@@ -225,7 +225,7 @@ std::vector<std::byte> read_session_file(const std::filesystem::path& path,
     throw FormatError(fmt::format("{}: position is {}, expected 0 to {}", path.string(), header.position, kMostPositions));
   }
   if (const uint64_t most = most_bytes ? most_bytes(header) : UINT64_MAX; total > most) {
-    throw FormatError(fmt::format("{}: has {} bytes, expected at most {}: a session of this model at position {} has no more",
+    throw FormatError(fmt::format("{}: has {} bytes, expected at most {}, the size of a session of this model at position {}",
                                   path.string(), grouped(total), grouped(most), grouped(static_cast<uint64_t>(header.position))));
   }
   require_on_disk(kSessionImage, file, path.string());

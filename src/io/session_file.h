@@ -1,4 +1,4 @@
-// Images of a session (docs/state-format.md): all that a model needs to go on with a text. Bytes that come in are not trusted.
+// Session files (docs/state-format.md): everything that a model needs to continue a text. Input is not trusted.
 #ifndef RAFFIA_IO_SESSION_FILE_H_
 #define RAFFIA_IO_SESSION_FILE_H_
 
@@ -35,7 +35,7 @@ struct SessionImage {
   int64_t position = 0;
   uint64_t draws = 0;
   SamplingOptions sampling = {};
-  std::vector<int32_t> recent;  // tokens that repetition counts, oldest first
+  std::vector<int32_t> recent;  // tokens for the repetition penalty, oldest first
   std::vector<float> logits;    // [vocabulary]; empty before the first token
   std::vector<Part> parts;      // of the attentions, in order
   bool operator==(const SessionImage&) const = default;
@@ -44,14 +44,13 @@ struct SessionImage {
 std::vector<std::byte> to_bytes(const SessionImage& image);
 SessionImage session_from_bytes(std::span<const std::byte> bytes, std::string_view where);  // throws FormatError
 
-// What is known of a file before its payload is read.
+// The header of a file, read before its payload.
 struct SessionHeader {
   uint64_t fingerprint = 0;
   int64_t position = 0;
 };
-// The whole file. `most_bytes` looks at its header and says how large it may be, header included; it may throw. Nothing is
-// allocated before that, nor for a large file that is hardly there (a few bytes on disk and else a hole). Throws IoError and
-// FormatError.
+// The whole file. `most_bytes` returns the maximum size for a header, header included; it may throw. Nothing is allocated before
+// that, nor for a large sparse file (a few bytes on disk, the rest a hole). Throws IoError and FormatError.
 std::vector<std::byte> read_session_file(const std::filesystem::path& path,
                                          const std::function<uint64_t(const SessionHeader&)>& most_bytes = {});
 

@@ -84,8 +84,8 @@ std::optional<size_t> first_byte_not_text(std::string_view bytes) {
 std::optional<std::string> why_not_text(std::string_view bytes) {
   const auto at = first_byte_not_text(bytes);
   if (!at) return {};
-  return fmt::format("byte {} is not UTF-8 text{}: is this a binary file? (--tokenizer byte takes any bytes)", grouped(*at),
-                     bytes[*at] == '\0' ? " but zero" : "");
+  return fmt::format("byte {} is {}: is this a binary file? (--tokenizer byte takes any bytes)", grouped(*at),
+                     bytes[*at] == '\0' ? "zero" : "not UTF-8 text");
 }
 
 size_t end_of_whole_characters(std::string_view text) {

@@ -1,4 +1,4 @@
-// Files as text: whole, and checked to be text.
+// Reads files as text, and checks that they are text.
 #ifndef RAFFIA_IO_TEXT_H_
 #define RAFFIA_IO_TEXT_H_
 
@@ -15,33 +15,33 @@ namespace raffia {
 // The whole file, any bytes. Throws IoError, and FormatError for a file of more than `limit` bytes.
 std::string read_file(const std::filesystem::path& path, uint64_t limit = UINT64_MAX);
 
-// Replaces the file whole or leaves it as it was.
+// Replaces the file atomically.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
-// What a file may decompress to: a small file can ask for any amount of memory. Files that are not compressed take the memory
-// that they take on disk.
+// Maximum decompressed sizes: a small file can need any amount of memory. Files that are not compressed need as much memory as
+// they have bytes on disk.
 constexpr uint64_t kMostBytesOfText = uint64_t{1} << 33;
 constexpr uint64_t kMostBytesOfDataset = uint64_t{1} << 32;  // of images, all in one file
-constexpr uint64_t kMostBytesOfImage = uint64_t{1} << 26;    // one alone
+constexpr uint64_t kMostBytesOfImage = uint64_t{1} << 26;    // a single image
 
-// Data, any bytes: the whole file, decompressed if it is gzip or xz, to at most `limit` bytes. All that is read as data comes
-// through here or, from pipes and in constant memory, through cli::Input. Throws IoError and FormatError.
+// The whole file as bytes, decompressed if it is gzip or xz, to at most `limit` bytes. All data are read by this function or,
+// from pipes and in constant memory, by cli::Input. Throws IoError and FormatError.
 std::string read_data_file(const std::filesystem::path& path, uint64_t limit);
 
-// The same for data that are UTF-8 without zero bytes and not empty. Throws FormatError that says where they are not.
+// The same, and checks that it is not empty and UTF-8 without zero bytes. Throws FormatError, which names the first wrong byte.
 std::string read_text_file(const std::filesystem::path& path);
 
 // The offset of the first byte that is not part of valid UTF-8 (no surrogates, nothing overlong, at most U+10FFFF), or that is
-// zero; nothing for text.
+// zero; nullopt for text.
 std::optional<size_t> first_byte_not_text(std::string_view bytes);
 
-// Why these bytes are not text, to follow the name of where they are from: "byte 1,024 is not UTF-8 text: ..."; nothing for text.
+// Why these bytes are not text, to be put after the name of the file: "byte 1,024 is not UTF-8 text: ..."; nullopt for text.
 std::optional<std::string> why_not_text(std::string_view bytes);
 
 // Bytes of the valid UTF-8 character, other than zero, that begins at bytes[at]; 0: there is none.
 size_t valid_character_size(std::string_view bytes, size_t at);
 
-// The code point of the character at bytes[at], and its size. Bytes that are not text are characters of their own.
+// The code point of the character at bytes[at], and its size. Each byte that is not text counts as one character.
 struct Character {
   uint32_t code;
   size_t size;
@@ -55,10 +55,10 @@ constexpr size_t character_size(std::string_view text, size_t at) {
   return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
 }
 
-// Where the last character begins if it is cut off, else the end.
+// Where the last character begins if it is incomplete, else the end.
 size_t end_of_whole_characters(std::string_view text);
 
-// Lines without their ends (\n or \r\n). A last line without an end counts; nothing after the last end does not.
+// Lines without their ends (\n or \r\n). The last line need not have an end; there is no empty line after the last end.
 std::vector<std::string_view> lines_of(std::string_view text);
 
 // 1234567 -> "1,234,567".

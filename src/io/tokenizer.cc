@@ -1,4 +1,4 @@
-// What all tokenizers share: their names, the file that says which one it is, the checks of training text.
+// Common to all tokenizers: their names, tokenizer.json, and the checks of training text.
 #include "raffia/tokenizer.h"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ TokenizerSpec parse_tokenizer_spec(std::string_view text) {
   require(sized || spec.kind == "byte" || spec.kind == "char",
           "parse_tokenizer_spec: \"{}\", expected byte, char, word, word:SIZE, sp or sp:SIZE", text);
   if (colon == std::string_view::npos) return spec;
-  require(sized, "parse_tokenizer_spec: \"{}\": {} has no size", text, spec.kind);
+  require(sized, "parse_tokenizer_spec: \"{}\": {} takes no size", text, spec.kind);
   const std::string_view size = text.substr(colon + 1);
   const auto [stop, error] = std::from_chars(size.data(), size.data() + size.size(), spec.size);
   require(error == std::errc() && stop == size.data() + size.size() && spec.size >= 1 && spec.size <= kMostTokens,
@@ -41,7 +41,7 @@ TokenizerSpec parse_tokenizer_spec(std::string_view text) {
 std::unique_ptr<Tokenizer> train_tokenizer(const TokenizerSpec& spec, std::span<const std::string_view> texts) {
   if (spec.kind == "byte") return make_byte_tokenizer();
   require(std::ranges::any_of(texts, [](std::string_view text) { return !text.empty(); }),
-          "train_tokenizer: the text is empty, expected some to learn from");
+          "train_tokenizer: the text is empty, expected text to train on");
   for (const std::string_view text : texts) {
     if (const auto why = why_not_text(text)) throw InvalidArgument(fmt::format("train_tokenizer: {}", *why));
   }

@@ -65,7 +65,7 @@ template <size_t kCount>
 size_t index_of(JsonFields& fields, std::string_view name, const std::array<std::string_view, kCount>& names) {
   const std::string text = fields.string(name);
   const auto found = std::ranges::find(names, text);
-  if (found == names.end()) fields.refuse(name, fmt::format("is another, expected one of {}", fmt::join(names, ", ")));
+  if (found == names.end()) fields.refuse(name, fmt::format("is unknown, expected one of {}", fmt::join(names, ", ")));
   return static_cast<size_t>(found - names.begin());
 }
 
@@ -83,7 +83,7 @@ class BpeTokenizer : public Tokenizer {
     for (const int32_t id : {model_.begin, model_.end}) {
       if (id < -1 || id >= static_cast<int32_t>(count)) refuse(where, "has begin or end {}, expected an id or -1", id);
     }
-    if (model_.begins_texts && model_.begin < 0) refuse(where, "lets texts begin with a piece that it lacks");
+    if (model_.begins_texts && model_.begin < 0) refuse(where, "begins texts with a piece, but has no begin piece");
   }
   BpeTokenizer(const BpeTokenizer&) = delete;  // ids point into pieces
   BpeTokenizer& operator=(const BpeTokenizer&) = delete;
@@ -165,7 +165,7 @@ class BpeTokenizer : public Tokenizer {
   void index_added(std::string_view where) {
     for (const int32_t id : model_.added) {
       if (id < 0 || id >= vocabulary() || model_.pieces[static_cast<size_t>(id)].empty()) {
-        refuse(where, "adds piece {}, which it lacks", id);
+        refuse(where, "adds piece {}, which is not in the vocabulary", id);
       }
       const std::string& piece = model_.pieces[static_cast<size_t>(id)];
       if (!added_.emplace(piece, id).second) refuse(where, "adds piece {} twice", id);
@@ -176,7 +176,7 @@ class BpeTokenizer : public Tokenizer {
     for (std::vector<size_t>& sizes : added_sizes_) std::ranges::sort(sizes, std::greater<>());
     for (const int32_t id : model_.special) {
       if (id < 0 || id >= vocabulary() || !added_.contains(model_.pieces[static_cast<size_t>(id)])) {
-        refuse(where, "has the special piece {}, expected one of those that are added", id);
+        refuse(where, "has the special piece {}, which is not an added piece", id);
       }
       surfaces_[static_cast<size_t>(id)].clear();
     }
@@ -193,13 +193,13 @@ class BpeTokenizer : public Tokenizer {
       both = model_.pieces[static_cast<size_t>(left)];
       both += model_.pieces[static_cast<size_t>(right)];
       const auto merged = ids_.find(both);
-      if (merged == ids_.end()) refuse(where, "merge {} of {} and {} makes no piece", rank, left, right);
+      if (merged == ids_.end()) refuse(where, "merge {} of {} and {} does not give a piece of the vocabulary", rank, left, right);
       if (is_fixed(left) || is_fixed(right) || is_fixed(merged->second)) {
         refuse(where, "merge {} of {} and {} uses a byte, an empty or an added piece", rank, left, right);
       }
       const PairMerge merge{static_cast<int64_t>(rank), merged->second};
       if (!merges_.emplace(key_of(left, right), merge).second)
-        refuse(where, "merge {} of {} and {} comes twice", rank, left, right);
+        refuse(where, "merge {} of {} and {} appears twice", rank, left, right);
     }
   }
 
@@ -221,7 +221,7 @@ class BpeTokenizer : public Tokenizer {
     }
     const auto missing = std::ranges::find(byte_ids_, -1);
     if (missing != byte_ids_.end()) {
-      refuse(where, "lacks a piece for byte 0x{:02X}, expected one for each", missing - byte_ids_.begin());
+      refuse(where, "has no piece for byte 0x{:02X}, expected one for each byte", missing - byte_ids_.begin());
     }
   }
 

@@ -1,5 +1,5 @@
-// Byte pair encoding with a list of merges, as the files of Hugging Face describe it: pieces of bytes (GPT-2, LLaMA 3), or pieces
-// of characters that write a space as U+2581 and spell what they do not cover in bytes (LLaMA 2).
+// Byte pair encoding with a list of merges, as in the files of Hugging Face: pieces of bytes (GPT-2, LLaMA 3), or pieces of
+// characters with U+2581 for a space and byte fallback for characters without a piece (LLaMA 2).
 #ifndef RAFFIA_IO_TOKENIZER_BPE_H_
 #define RAFFIA_IO_TOKENIZER_BPE_H_
 
@@ -21,9 +21,9 @@ enum class BpeForm : uint8_t {
   marks,  // a piece is text with U+2581 for spaces; "<0xNN>" is a byte
 };
 enum class LeadingSpace : uint8_t {
-  none,    // texts stay as they are
-  always,  // a space goes before a text, and before what follows an added piece
-  first,   // a space goes before a text
+  none,    // texts are not changed
+  always,  // a space is put before a text, and after each added piece
+  first,   // a space is put before a text
 };
 
 // By their numbers, for files.
@@ -34,17 +34,17 @@ struct BpeModel {
   BpeForm form = BpeForm::bytes;
   WordSplit split = WordSplit::gpt2;                // form bytes
   LeadingSpace leading_space = LeadingSpace::none;  // form marks
-  bool whole_words = false;                         // a word that is a piece stays whole, whatever merges say
+  bool whole_words = false;                         // a word that is a piece is one token, without using merges
   std::vector<std::string> pieces;                  // by id; an empty one is not in use
   std::vector<std::pair<int32_t, int32_t>> merges;  // ids of neighbours, the first merge first
-  std::vector<int32_t> added;                       // pieces that are found in text before anything else, as they are written
-  std::vector<int32_t> special;                     // of these: those that leave no trace in text
+  std::vector<int32_t> added;                       // pieces that are found in text before anything else, literally
+  std::vector<int32_t> special;                     // those of the added pieces that decode() skips
   int32_t begin = -1, end = -1;
-  bool begins_texts = false;  // language models saw `begin` before each text
+  bool begins_texts = false;  // language models were trained with `begin` before each text
 };
 
-// Throws FormatError that names `where` for a vocabulary that cannot write every text, or whose merges do not make pieces.
-// decode() takes away a leading space right after `begin`, and nowhere else.
+// Throws FormatError, which names `where`, if the vocabulary cannot encode every text or a merge does not give a piece.
+// decode() removes a leading space directly after `begin` and nowhere else.
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeModel model, std::string_view where);
 
 }  // namespace raffia

@@ -1,4 +1,4 @@
-// The kinds of tokenizers, for tokenizer.cc alone: each is learned from text and read back from its file.
+// The kinds of tokenizers, only for tokenizer.cc: each can be trained on text and loaded from its file.
 #ifndef RAFFIA_IO_TOKENIZER_KINDS_H_
 #define RAFFIA_IO_TOKENIZER_KINDS_H_
 
@@ -28,25 +28,25 @@ std::unique_ptr<Tokenizer> train_char_tokenizer(Texts texts);
 std::unique_ptr<Tokenizer> train_word_tokenizer(Texts texts, int64_t size);
 std::unique_ptr<Tokenizer> train_sp_tokenizer(Texts texts, int64_t size);
 
-// From what is left of tokenizer.json in `directory` after kind and version. Throw FormatError.
+// From the fields of tokenizer.json in `directory` after kind and version. Throw FormatError.
 std::unique_ptr<Tokenizer> char_tokenizer_from(JsonFields& fields);
 std::unique_ptr<Tokenizer> word_tokenizer_from(JsonFields& fields);
 std::unique_ptr<Tokenizer> scored_tokenizer_from(JsonFields& fields);
 std::unique_ptr<Tokenizer> bpe_tokenizer_from(JsonFields& fields);
 std::unique_ptr<Tokenizer> sp_tokenizer_from(JsonFields& fields, const std::filesystem::path& directory);
 
-// A SentencePiece model alone; `where` names it. Where SentencePiece is a module, only the module has it.
+// Only a SentencePiece model; `where` names it. If SentencePiece is a module, this function is in the module.
 std::unique_ptr<Tokenizer> sp_tokenizer_over(std::string model, std::string_view where);
 
 // Writes tokenizer.json: kind and version, then these fields.
 void save_tokenizer_file(const std::filesystem::path& directory, std::string_view kind, const nlohmann::ordered_json& fields);
 
-// What fingerprint() is: of the kind, and of all that decides what its ids mean.
+// The value of fingerprint(): a hash of the kind and of everything that determines the meaning of ids.
 uint64_t tokenizer_fingerprint(std::string_view kind, std::string_view content);
 
-void require_token(int32_t id, int64_t vocabulary);  // throws InvalidArgument for ids that are none
+void require_token(int32_t id, int64_t vocabulary);  // throws InvalidArgument for ids out of range
 
-// True for ids that leave no trace in text. Throws InvalidArgument for ids that are none.
+// True for ids that decode() skips. Throws InvalidArgument for ids out of range.
 bool is_special(int32_t id, int64_t vocabulary);
 
 }  // namespace raffia

@@ -43,7 +43,7 @@ class ScoredTokenizer : public Tokenizer {
         ranks_(ranks_of(scores_)),
         byte_ids_(ids_of_bytes(pieces_, kUnknownPiece)) {
     require(pieces_.size() >= kFirstPiece && pieces_.size() == scores_.size(),
-            "ScoredTokenizer: {} pieces and {} scores, expected as many, at least {}", pieces_.size(), scores_.size(),
+            "ScoredTokenizer: {} pieces and {} scores, expected the same number, at least {}", pieces_.size(), scores_.size(),
             kFirstPiece);
     // Special ids and bytes are never found in text.
     for (size_t i = kFirstPiece; i < pieces_.size(); ++i) {
@@ -171,7 +171,7 @@ std::unique_ptr<Tokenizer> scored_tokenizer_from(JsonFields& fields) {
     fields.refuse("scores", fmt::format("has {} entries, expected {} (one per piece)", scored.scores.size(), count));
   }
   for (size_t i = 0; i < count; ++i) {
-    if (first_byte_not_text(scored.pieces[i])) fields.refuse("pieces", fmt::format("is not text at place {}", i));
+    if (first_byte_not_text(scored.pieces[i])) fields.refuse("pieces", fmt::format("is not text at index {}", i));
   }
   return make_scored_tokenizer(std::move(scored));
 }

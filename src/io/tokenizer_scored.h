@@ -1,5 +1,5 @@
-// Pieces with scores, as llama2.c keeps them: text is cut into characters, and the pair of neighbours whose union is the piece of
-// the highest score becomes that piece, until none is left.
+// Pieces with scores, as in llama2.c: text is split into characters, and the adjacent pair whose union is the piece with the
+// highest score is merged, until no pair is a piece.
 #ifndef RAFFIA_IO_TOKENIZER_SCORED_H_
 #define RAFFIA_IO_TOKENIZER_SCORED_H_
 
@@ -14,7 +14,7 @@
 
 namespace raffia {
 
-// By id. Ids 0, 1 and 2 are unknown, begin and end. A piece "<0xNN>" stands for one byte: what no piece covers is spelled so.
+// By id. Ids 0, 1 and 2 are unknown, begin and end. A piece "<0xNN>" is one byte, for characters without a piece.
 struct ScoredPieces {
   std::vector<std::string> pieces;
   std::vector<float> scores;  // finite
@@ -23,8 +23,8 @@ struct ScoredPieces {
 // A tok.bin: int32 longest piece, then per piece float32 score, int32 size, bytes. Throws FormatError that names `where`.
 ScoredPieces parse_scored_pieces(std::span<const std::byte> bytes, std::string_view where);
 
-// Pieces of valid UTF-8 (as parse_scored_pieces leaves them). A text begins with a space that is not its own; decode() takes it
-// away after begin().
+// Pieces of valid UTF-8 (as parse_scored_pieces returns them). encode() puts a space before a text; decode() removes it after
+// begin().
 std::unique_ptr<Tokenizer> make_scored_tokenizer(ScoredPieces pieces);
 
 }  // namespace raffia

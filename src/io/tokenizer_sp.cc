@@ -1,5 +1,5 @@
-// Pieces of words by byte pair encoding, learned by SentencePiece. What the pieces do not cover falls back to bytes, so that any
-// text comes back as it was.
+// Pieces of words by byte pair encoding, trained by SentencePiece. Characters without a piece are encoded as bytes, so that any
+// text is decoded exactly.
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
@@ -149,8 +149,9 @@ class SpTokenizer : public Tokenizer {
       if (processor_.IsByte(id)) byte_ids_[static_cast<unsigned char>(surfaces_.back()[0])] = id;
       if (id >= kSpecialIds && surfaces_.back() == "\n" && !processor_.IsByte(id)) line_end_ = id;
     }
-    if (std::ranges::find(byte_ids_, kUnknown) != byte_ids_.end()) refuse("lacks pieces of single bytes, expected all 256");
-    if (line_end_ == kUnknown) refuse("lacks a piece for the end of a line");
+    if (std::ranges::find(byte_ids_, kUnknown) != byte_ids_.end())
+      refuse("has no pieces for some single bytes, expected all 256");
+    if (line_end_ == kUnknown) refuse("has no piece for the end of a line");
   }
 
   std::string kind() const override { return "sp"; }
@@ -241,7 +242,7 @@ std::unique_ptr<Tokenizer> train_sp_tokenizer(Texts texts, int64_t size) {
           "train_tokenizer: sp:{}, expected more than {} pieces (bytes alone take 256)", pieces, kFixedPieces + 4);
   std::vector<std::string_view> sentences = sentences_of(texts);
   thin_out(sentences);
-  require(!sentences.empty(), "train_tokenizer: sp: the text holds line ends alone, expected some words to learn from");
+  require(!sentences.empty(), "train_tokenizer: sp: the text has only line ends, expected words to train on");
   // Pieces hold the most frequent characters; the others are left to bytes, or an alphabet of thousands would take all places.
   if (const auto rare = rare_characters(sentences, (static_cast<size_t>(pieces) - kFixedPieces) * 3 / 4); !rare.empty()) {
     std::vector<std::string_view> whole = std::exchange(sentences, {});
@@ -271,7 +272,7 @@ std::unique_ptr<Tokenizer> train_sp_tokenizer(Texts texts, int64_t size) {
   std::string model;
   Sentences iterator(sentences);
   if (const auto status = sentencepiece::SentencePieceTrainer::Train(options, &iterator, &model); !status.ok()) {
-    throw InvalidArgument(fmt::format("train_tokenizer: sp:{} cannot be learned from this text: {}", pieces, status.ToString()));
+    throw InvalidArgument(fmt::format("train_tokenizer: sp:{} cannot be trained on this text: {}", pieces, status.ToString()));
   }
   return std::make_unique<SpTokenizer>(std::move(model), "train_tokenizer");
 }
@@ -282,7 +283,7 @@ std::unique_ptr<Tokenizer> sp_tokenizer_over(std::string model, std::string_view
 
 std::unique_ptr<Tokenizer> sp_tokenizer_from(JsonFields& fields, const std::filesystem::path& directory) {
   if (const std::string name = fields.string("model"); name != kModelFile) {
-    fields.refuse("model", fmt::format("is another file, expected \"{}\"", kModelFile));
+    fields.refuse("model", fmt::format("names another file, expected \"{}\"", kModelFile));
   }
   const uint64_t checksum = fields.unsigned_integer("checksum");
   const std::filesystem::path path = directory / kModelFile;

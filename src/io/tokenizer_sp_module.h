@@ -1,5 +1,5 @@
-// SentencePiece in a module of its own. Its library exports a protobuf that is not the one LibTorch uses: in one process, either
-// would call into the other. The module is loaded so that its symbols stay its own.
+// SentencePiece as a separately loaded module. Its library exports a different protobuf than LibTorch uses: linked into one
+// process, the two would call each other. The module is loaded with local symbols.
 #ifndef RAFFIA_IO_TOKENIZER_SP_MODULE_H_
 #define RAFFIA_IO_TOKENIZER_SP_MODULE_H_
 

@@ -92,15 +92,15 @@ std::unique_ptr<Tokenizer> train_word_tokenizer(Texts texts, int64_t size) {
 
 std::unique_ptr<Tokenizer> word_tokenizer_from(JsonFields& fields) {
   std::vector<std::string> words = fields.strings("words");
-  if (words.empty() || words.front() != kLineEnd) fields.refuse("words", R"(begins with another word, expected "\n")");
+  if (words.empty() || words.front() != kLineEnd) fields.refuse("words", R"(does not begin with "\n")");
   if (words.size() > static_cast<size_t>(kMostTokens)) fields.refuse("words", fmt::format("has {} entries", words.size()));
   std::unordered_map<std::string_view, size_t> places;
   for (size_t i = 0; i < words.size(); ++i) {
     if (i > 0 && (words[i].empty() || words[i].find_first_of(kWhitespace) != std::string::npos)) {
-      fields.refuse("words", fmt::format("is empty or holds whitespace at place {}", i));
+      fields.refuse("words", fmt::format("is empty or has white space at index {}", i));
     }
     if (const auto [other, fresh] = places.emplace(words[i], i); !fresh) {
-      fields.refuse("words", fmt::format("has the same word at places {} and {}", other->second, i));
+      fields.refuse("words", fmt::format("has the same word at indices {} and {}", other->second, i));
     }
   }
   return std::make_unique<WordTokenizer>(std::move(words));

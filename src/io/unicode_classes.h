@@ -1,5 +1,5 @@
-// What code points are, as the patterns of byte-level BPE ask: letter (L*), number (N*), white space. One that is no code point
-// is nothing of these.
+// Classes of code points for the patterns of byte-level BPE: letter (L*), number (N*), white space. Invalid code points have
+// none.
 #ifndef RAFFIA_IO_UNICODE_CLASSES_H_
 #define RAFFIA_IO_UNICODE_CLASSES_H_
 

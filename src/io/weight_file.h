@@ -1,4 +1,4 @@
-// model.safetensors with its matrices in the type that is asked for: fp32, bf16, or int8 with one scale per row.
+// model.safetensors with matrices in a given type: fp32, bf16, or int8 with one scale per row.
 #ifndef RAFFIA_IO_WEIGHT_FILE_H_
 #define RAFFIA_IO_WEIGHT_FILE_H_
 
@@ -16,7 +16,7 @@
 
 namespace raffia {
 
-// A tensor that is read a few rows at a time; a row is all that one index of the first extent stands for.
+// A tensor that is read a few rows at a time; a row has one index of the first axis.
 struct WeightSource {
   std::string name;
   std::vector<int64_t> shape;
@@ -29,7 +29,7 @@ const char* dtype_of(WeightType type);  // as files name it: "F32", "BF16", "I8"
 // and convolutions stay fp32.
 bool is_weight_matrix(std::string_view name, std::span<const int64_t> shape);
 
-// How far the stored rows of matrices are from what they were: |stored - row| / |row|, rows of zeros left out.
+// The error of the stored rows of matrices: |stored - row| / |row|, without rows of zeros.
 struct StorageReport {
   uint64_t bytes = 0;  // of the file
   int64_t matrices = 0, rows = 0;
@@ -38,13 +38,13 @@ struct StorageReport {
 };
 
 // Writes `name` as F32, BF16, or as I8 with `name`_scale [rows] of F32 beside it, a few rows in memory at a time.
-// `progress` hears of each tensor before it is written. Throws IoError, and InvalidArgument for weights that are not finite.
+// `progress` is called before each tensor is written. Throws IoError, and InvalidArgument for weights that are not finite.
 StorageReport write_weights(const std::filesystem::path& path, std::span<const WeightSource> sources, WeightType type,
                             const std::function<void(const WeightSource&)>& progress = {},
                             const std::map<std::string, std::string>& metadata = {});
 
-// The tensors of a weight file as floats, whatever they are stored in; scales are no tensors of their own. `file` outlives the
-// result. Throws FormatError for types that no model has.
+// The tensors of a weight file as floats, converted from any stored type; scales are not listed as tensors. `file` must outlive
+// the result. Throws FormatError for types that no model has.
 std::vector<WeightSource> weight_sources(const Safetensors& file, std::string_view where);
 
 }  // namespace raffia

@@ -1,5 +1,5 @@
-// The folded part of hybrid attention for one sequence and one key/value head: queries that read a gated state which lags behind
-// them, and merge what it answers with the exact part.
+// The folded part of hybrid attention for one sequence and one key/value head: queries read a gated state that lags behind them,
+// and their result is merged with the exact part.
 //
 //   y_t = e_t phi(q_t)^T [S, z],   e_t: all gates from the last key in S up to t
 //   out_t = (exp(l_t) o_t + exp(c) y_t[0:V]) / (exp(l_t) + exp(c) y_t[V])         o_t, l_t: output and logsumexp of the exact
@@ -14,13 +14,13 @@
 
 namespace raffia {
 
-// What a query head has beside its QueryHead.
+// What a query head has besides its QueryHead.
 struct FarHead {
   float log_scale = 0;  // c
   MutRows logsumexp;    // [T, 1]; in: of the exact part, out: of the whole
 };
 
-// What comes after a read: rows that are asked for before they are needed.
+// What follows a read: rows to prefetch.
 struct AfterRead {
   size_t keys_begin = 0, keys_end = 0;        // to be folded
   size_t queries_begin = 0, queries_end = 0;  // to read next

@@ -20,7 +20,7 @@ namespace raffia {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Up to one vector of the `left` floats from p on; lanes past them are 0.
+// Up to one vector of the `left` floats from p on; lanes beyond them are 0.
 HWY_INLINE Vec load_some(const float* p, size_t left) {
   const Tag d;
   if (left >= kLanes) return hn::LoadU(d, p);

@@ -1,8 +1,8 @@
 // The small operations of a transformer layer, in fp32: norms, activations, rotary positions, short convolutions.
 //
 // Rows are tokens [T, E] and independent of each other: a row has the same bits alone and among others, so callers may cut the
-// rows into tasks for threads. Columns lie side by side, rows any distance apart. An output may be its input, not overlap it
-// otherwise. Shapes that do not fit throw InvalidArgument. Twins: reference/layers.h.
+// rows into tasks for threads. Columns are contiguous, rows may have any stride. An output may be the same view as its input, but
+// not overlap it otherwise. Wrong shapes throw InvalidArgument. Twins: reference/layers.h.
 #ifndef RAFFIA_KERNELS_LAYER_OPS_H_
 #define RAFFIA_KERNELS_LAYER_OPS_H_
 

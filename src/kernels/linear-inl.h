@@ -35,7 +35,7 @@ static_assert(kChunk == kPanel);
 // A row of ones: sums across lanes are dot products with it.
 alignas(64) inline constexpr float kOnes[kPanel] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
 
-// Hands out scratch. Without memory behind it, it only counts.
+// Allocates from scratch. Without memory it only counts.
 class Arena {
  public:
   explicit Arena(float* base) : base_(base) {}
@@ -223,7 +223,7 @@ inline HWY_NOINLINE void chunk_features(const MapParams& map, const Rows& rows, 
   }
 }
 
-// Writes rows of y [16, ld] to `out`; rows that do not take part become 0, rows at or past `count` are left alone.
+// Writes rows of y [16, ld] to `out`; rows that do not take part become 0, rows at or past `count` are not changed.
 inline HWY_NOINLINE void put_rows(const MutRows& out, size_t first, size_t count, const bool* valid, size_t columns,
                                   const float* y, size_t ld) {
   for (size_t t = 0; t < count; ++t) {
@@ -240,7 +240,7 @@ inline HWY_NOINLINE void put_rows(const MutRows& out, size_t first, size_t count
   }
 }
 
-// What a row is divided by: its denominator, or the floor where that is larger. A divisor too small to invert counts as none: 0.
+// What a row is divided by: its denominator, or the floor if that is larger. A divisor too small to invert gives 0.
 struct Divisor {
   Divisor(float den, float floor)
       : clamped(den < std::max(floor, std::numeric_limits<float>::min())),
@@ -251,8 +251,8 @@ struct Divisor {
   float value, inverse;
 };
 
-// inverse_den = 1 / max(den, eps m), and what the backward pass and the report want to know about it. With `den` <= 0 and no
-// floor the output is 0.
+// inverse_den = 1 / max(den, eps m), and what the backward pass and the report need of it. With `den` <= 0 and no floor the
+// output is 0.
 inline HWY_NOINLINE void settle_denominators(const LinearProblem& problem, const float* den, const float* mass, const bool* valid,
                                              size_t count, float* inverse_den, float* record, ClampCount& clamps) {
   for (size_t t = 0; t < kPanel; ++t) {

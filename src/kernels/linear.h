@@ -1,4 +1,4 @@
-// Linear attention of one sequence and one key/value head, as the kernels see it. The estimators room cuts ops into these.
+// Linear attention of one sequence and one key/value head, as the kernels see it. src/estimators divides ops into these.
 #ifndef RAFFIA_KERNELS_LINEAR_H_
 #define RAFFIA_KERNELS_LINEAR_H_
 
@@ -27,14 +27,14 @@ struct MapParams {
   float input_scale, output_scale;
 };
 
-// Gradients of a map's parameters, summed lane by lane over the chunks of one task: [.., 16]. Null where nobody wants them.
+// Gradients of a map's parameters, summed lane by lane over the chunks of one task: [.., 16]. Null if not requested.
 struct MapSums {
   float* sigma = nullptr;   // [d, 16]
   float* weight = nullptr;  // panels [ceil(d / 16)][F][16]
   float* bias = nullptr;    // [F, 16]
 };
 
-// What a query head reads and writes. Gradient rows are absent (null data) in the forward pass or where nobody wants them.
+// What a query head reads and writes. Gradient rows are absent (null data) in the forward pass or if not requested.
 struct QueryHead {
   Rows q;
   MutRows out;
@@ -94,15 +94,15 @@ void compose_states(const LinearProblem& problem, const PackedState& earlier, Pa
 size_t linear_scratch_floats(const LinearProblem& problem);
 size_t linear_backward_scratch_floats(const LinearProblem& problem);
 
-// What the caller will compute next: its first rows and its state are asked for before they are needed.
+// What the caller will compute next: its first rows and its state are prefetched.
 struct Upcoming {
   const LinearProblem* problem = nullptr;
   size_t begin = 0;
   const float* state = nullptr;  // packed
 };
 
-// Causal forward over tokens [begin, end): reads `state` and leaves it after the last token. `record`, if not null, receives the
-// packed state at `begin`.
+// Causal forward over tokens [begin, end): reads `state` and updates it to the state after the last token. `record`, if not null,
+// receives the packed state at `begin`.
 void causal_forward(const LinearProblem& problem, size_t begin, size_t end, const Upcoming& upcoming, PackedState& state,
                     float* record, float* scratch, ClampCount& clamps);
 
@@ -113,7 +113,7 @@ void fold(const LinearProblem& problem, size_t begin, size_t end, PackedState& s
 void read(const LinearProblem& problem, size_t begin, size_t end, const PackedState& state, float* scratch, ClampCount& clamps);
 
 // Causal backward over tokens [begin, end). `record` holds the state at `begin`, then every kBlock tokens, last the one at `end`;
-// `gradient` is that of the state at `end` and is left as that of the state at `begin`.
+// `gradient`: in, of the state at `end`; out, of the state at `begin`.
 void causal_backward(const LinearProblem& problem, size_t begin, size_t end, const float* record, PackedState& gradient,
                      float* scratch);
 

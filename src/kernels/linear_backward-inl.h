@@ -138,7 +138,7 @@ inline HWY_NOINLINE void load_output_gradient(const LinearProblem& problem, cons
                 HWY_ATTR { hn::StoreU(hn::Mul(hn::LoadU(d, dden + lane), hn::LoadU(d, unclamped + lane)), d, dden + lane); });
 }
 
-// What a state goes through after it has been read: S <- decay S + sum over parts of phi [F, 16] weighted [16, V], panel by
+// The update of a state after it has been read: S <- decay S + sum over parts of phi [F, 16] weighted [16, V], panel by
 // panel.
 struct StateUpdate {
   float decay;
@@ -203,7 +203,7 @@ inline HWY_NOINLINE double inner_product(const LinearProblem& problem, const flo
   return total;
 }
 
-// Left to right over a block: dq, and what the way back needs.
+// Left to right over a block: dq, and what the pass from right to left needs.
 inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begin, size_t end, PackedState& state,
                                        const BackwardBuffers& buffers, Gates* gates, float* h) {
   const Tag d;

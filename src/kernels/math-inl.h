@@ -1,5 +1,5 @@
 // Vector functions that attention needs and Highway 1.0.3 lacks or has slower: exp, a fused sin and cos, the logistic gate.
-// Polynomials are minimax fits (Remez exchange, relative error given beside each) of this project's own.
+// The polynomials are minimax fits made for this project (Remez exchange; the relative error is given beside each).
 
 #if defined(RAFFIA_KERNELS_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RAFFIA_KERNELS_MATH_INL_H_

@@ -1,8 +1,8 @@
-// The one inner loop of all the matrix work: a tile of a few rows by one panel of 16 columns, kept in registers.
+// The inner loop of all matrix products: a tile of a few rows by one panel of 16 columns, kept in registers.
 //
 //   acc[m][0:16] += sum_k A(m, k) * B[k][0:16]      A(m, k) = a[m * row_stride + k * col_stride], one broadcast each
 //
-// Panels are 16 wide on every ISA (four SSE vectors, two AVX2, one AVX-512), so that packed data mean the same everywhere.
+// Panels are 16 wide on every ISA (four SSE vectors, two AVX2, one AVX-512), so that packed data have the same layout everywhere.
 // Rows per tile are chosen so that accumulators, one row of B and one broadcast fill the register file: 6 x 2 of AVX2's 16
 // registers need 8 loads for 12 FMA, within what two load ports deliver.
 
@@ -226,7 +226,7 @@ HWY_INLINE void for_tiles(size_t rows, const Body& body) {
 }
 
 // The tokens of one chunk: a pointer to each of 16 rows. Rows that do not take part (padding, the end of the sequence) are zeros,
-// so that nothing downstream has to know.
+// so that later code needs no special case.
 struct Chunk {
   const float* row[kPanel];
 };
@@ -249,8 +249,8 @@ inline HWY_NOINLINE Chunk gather(const Rows& rows, size_t first, const bool* val
   return chunk;
 }
 
-// Rows that will be needed soon, asked for a few lines at a time between tiles so that requests never queue up. Hardware
-// prefetchers do not see them: heads are interleaved in memory, so the rows of one head lie pages apart. They go to L2: L1 is
+// Prefetches rows that will be needed soon, a few lines at a time between tiles so that requests never queue up. Hardware
+// prefetchers miss them: heads are interleaved in memory, so the rows of one head are pages apart. They go to L2, since L1 is
 // full of the current chunk.
 class Ahead {
  public:
@@ -268,7 +268,7 @@ class Ahead {
     stream_[streams_++] = {reinterpret_cast<const std::byte*>(floats), 0, count * sizeof(float) / 64 + 1, 1};
   }
 
-  // Asks for a few lines: more at once would fill the queue of misses and stall the tiles.
+  // Prefetches a few lines: more at once would fill the queue of misses and stall the tiles.
   HWY_INLINE void ask() {
     if (current_ == streams_) return;
     Stream& stream = stream_[current_];

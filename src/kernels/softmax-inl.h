@@ -210,8 +210,8 @@ void forward_block(const ForwardTask& task, float* scratch) {
                               HWY_ATTR { return task.query_bias.data == nullptr ? 0.0f : task.query_bias.at(task.first + i, 0); };
   for (size_t i = 0; i < queries; ++i) {
     copy_scaled(task.q, task.first + i, dim, dim, task.scale, q + i * dim);
-    // Biases of queries move logits of this call against those of earlier ones: it is enough to move these the other way.
-    // With a bias of -inf nothing of this call counts.
+    // Biases of queries shift the logits of this call relative to earlier ones: it is enough to shift those the other way.
+    // With a bias of -inf this call adds nothing.
     const float before = task.resume ? task.logsumexp.readable().at(task.first + i, 0) : kMinusInfinity;
     if (before == kMinusInfinity || query_bias(i) == kMinusInfinity) {
       for (size_t c = 0; c < columns; ++c) out[i * columns + c] = 0.0f;
@@ -225,7 +225,7 @@ void forward_block(const ForwardTask& task, float* scratch) {
   }
 
   const size_t end = task.visible.end(task.first + queries - 1);
-  const size_t unit = task.unpacked == nullptr ? kKeyBlock : kPanel;  // packed blocks lie where they lie
+  const size_t unit = task.unpacked == nullptr ? kKeyBlock : kPanel;  // packed blocks cannot be moved
   for (size_t begin = task.visible.begin(task.first) / unit * unit; begin < end; begin += kKeyBlock) {
     for (size_t i = 0; i < queries; ++i) seen[i] = seen_of(task.visible, task.first + i, begin, kKeyBlock);
     const float *k = own_k, *v = own_v, *bias = task.masked ? own_bias : nullptr;

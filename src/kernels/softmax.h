@@ -1,4 +1,4 @@
-// Exact softmax attention, cut into the tasks that its kernels run. Nothing here knows about views, batches or threads.
+// Exact softmax attention, divided into the tasks that its kernels run. Views, batches and threads are the caller's concern.
 //
 // Keys and values of one head are packed once and read by every block of queries, of every query head of the group:
 //   k    [blocks][kKeyBlock / 16][dim][16]              16 keys on the lanes, so that q k^T is a product with panels
@@ -43,7 +43,7 @@ struct PackedKeys {
   float* bias_block(size_t block) const { return bias == nullptr ? nullptr : bias + block * kKeyBlock; }
 };
 
-// Keys as they come.
+// Keys that are not packed yet.
 struct KeySource {
   Rows k, v;  // of the whole sequence
   KeyMask mask;
@@ -56,7 +56,7 @@ struct PackTask {
   KeySource source;
 };
 
-// The keys [begin(i), end(i)) that query i of a sequence sees. Neither end ever moves back as i grows.
+// The keys [begin(i), end(i)) that query i of a sequence sees. Both ends are non-decreasing in i.
 //
 // Queries come in windows: query i is in window (i + phase) / window (0 without windows). An edge moves by `per_window` keys from
 // one window to the next and by `per_query` keys from one query to the next.
@@ -82,7 +82,8 @@ struct Visibility {
             .keys = keys,
             .last = {.offset = static_cast<int64_t>(keys) - static_cast<int64_t>(queries) + 1, .per_query = 1}};
   }
-  // Of these, the keys of the query's own window and of `before` windows before it. Key 0 is number `key_phase` of its window.
+  // Of these, only the keys of the query's own window and of the `before` windows before it. Key 0 has index `key_phase` in its
+  // window.
   static Visibility recent(size_t queries, size_t keys, int64_t window, int64_t before, int64_t key_phase) {
     Visibility visible = causal(queries, keys);
     visible.window = window;
@@ -129,15 +130,15 @@ struct Visibility {
 struct ForwardTask {
   PackedKeys keys;
   const KeySource* unpacked = nullptr;  // keys that no other task shares: packed here, block by block, while they are in cache
-  bool masked = false;                  // of these: some have a bias or take no part
+  bool masked = false;                  // some of these have a bias or take no part
   Visibility visible;
   size_t first = 0, count = 0;  // queries of the sequence
   float scale = 1;
   Rows q;               // of the whole sequence
   Rows query_bias;      // [queries, 1], added to all logits of a query; no data: none
-  MutRows out;          // likewise
-  MutRows logsumexp;    // [queries, 1]; no data: not wanted
-  bool resume = false;  // out and logsumexp hold a softmax over other keys, which goes on
+  MutRows out;          // of the whole sequence
+  MutRows logsumexp;    // [queries, 1]; no data: not needed
+  bool resume = false;  // out and logsumexp hold a softmax over other keys, which is continued
 };
 
 // Floats of scratch for one worker of either kind of task.
@@ -151,7 +152,7 @@ void pack_keys(const PackTask& task, float* scratch);
 void softmax_forward(const ForwardTask& task, float* scratch);
 
 // Draws keys from the rows of a softmax whose logsumexp is known: of draw t of query i, the first key at which the sum of
-// probabilities exceeds uniforms[t]; the last one that takes part where rounding leaves none, -1 where there is none.
+// probabilities exceeds uniforms[t]; the last key that takes part if rounding leaves none; -1 if there are no keys.
 struct DrawTask {
   KeySource source;  // v is not read
   bool masked = false;
@@ -209,7 +210,7 @@ struct PackQueriesTask {
 // All queries of one head in a group of heads that share keys.
 struct BackwardHead {
   PackedQueries queries;
-  MutRows dq;           // no data: not wanted; likewise below
+  MutRows dq;           // no data: not needed; the same below
   bool add_dq = false;  // to what dq holds
 };
 
@@ -240,7 +241,7 @@ void softmax_backward(const BackwardTask& task, float* scratch);
 // A step of decoding: one query per head against a stretch of the cache. Stretches are combined in the order of tokens.
 constexpr size_t kStepKeys = 256;  // per stretch
 
-// What a stretch leaves for each head.
+// The result of a stretch for each head.
 struct StepPartial {
   float* values;    // [heads, value columns]: values times weights; whole cache lines per head
   float* greatest;  // [heads]: greatest logit
@@ -268,7 +269,7 @@ struct CombineTask {
   size_t stretches = 0;
   size_t heads = 0, value_dim = 0;
   MutRows out;        // [heads, value_dim]
-  MutRows logsumexp;  // [heads, 1]; no data: not wanted
+  MutRows logsumexp;  // [heads, 1]; no data: not needed
 };
 
 inline size_t step_scratch(size_t heads, size_t dim, size_t value_dim) {

@@ -29,10 +29,10 @@ HWY_INLINE Rows head_of(const Rows& rows, size_t head, int64_t head_stride) {
   return moved;
 }
 
-// How many tokens ahead a row is asked for. At the end of a stretch that is the next one: asking costs nothing where none is.
-constexpr int64_t kStepAhead = 16;  // from 8 to 64 much alike on Zen 3, fewer are too late
+// How many tokens ahead a row is prefetched. At the end of a stretch that is in the next one; a useless prefetch costs nothing.
+constexpr int64_t kStepAhead = 16;  // 8 to 64 are about the same on Zen 3, fewer are too late
 
-// q . row; `columns` is a multiple of 16. Two sums halve the wait for additions.
+// q . row; `columns` is a multiple of 16. Two sums halve the latency of additions.
 HWY_INLINE float dot(const float* HWY_RESTRICT q, const float* HWY_RESTRICT row, size_t columns) {
   const Tag d;
   Vec sum0 = hn::Zero(d), sum1 = sum0;

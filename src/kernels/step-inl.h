@@ -100,7 +100,7 @@ inline HWY_NOINLINE void map_row(const MapParams& map, const float* x, float* pr
   const Vec scale = hn::Set(d, map.output_scale), zero = hn::Zero(d);
   switch (map.kind) {
     case MapKind::identity:
-      return;  // features come as they are
+      return;  // the inputs are features already
     case MapKind::elu:
       std::copy_n(x, map.dim, projected);
       std::fill_n(projected + map.dim, (kPanel - map.dim % kPanel) % kPanel, 0.0f);

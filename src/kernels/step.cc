@@ -28,7 +28,7 @@ void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
   float* y = arena.take(columns);
 
   const auto row_of = [&](size_t i) HWY_ATTR { return i == 0 ? std::pair(task.k, size_t{0}) : std::pair(task.q, i - 1); };
-  const bool given = task.map.kind == MapKind::identity;  // features come as they are
+  const bool given = task.map.kind == MapKind::identity;  // the inputs are features already
   for (size_t i = 0; !given && i < vectors; ++i) {
     const auto [rows, row] = row_of(i);
     std::copy_n(row_pointer(rows, row, dim, x + i * dim), dim, x + i * dim);

@@ -3,10 +3,10 @@
 // A step loads R vectors of weights (and widens them), then one vector of x for each token and does T R multiply-adds: 4 x 3
 // fill AVX2's 16 registers with 12 sums, 3 vectors of weights and one of x, 7 loads for 12 FMA.
 //
-// Few tokens read the weights where they lie, once, at the speed of memory: tiles of many rows hide the latency of FMA. The rows
-// of a tile lie some pages apart, so that hardware sees as many long streams and reads ahead of each. Many tokens are bound by
-// arithmetic: blocks of weights are widened once into panels [columns / lanes][3][lanes] that stay in L1 while all tokens pass
-// by.
+// With few tokens, the weights are read in place, once, at the speed of memory: tiles of many rows hide the latency of FMA. The
+// rows of a tile are some pages apart, so that the hardware prefetcher sees as many long streams. With many tokens, arithmetic is
+// the limit: blocks of weights are widened once into panels [columns / lanes][3][lanes] that stay in L1 while all tokens are
+// processed.
 
 #if defined(RAFFIA_KERNELS_WEIGHT_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RAFFIA_KERNELS_WEIGHT_PRODUCT_INL_H_
@@ -43,7 +43,7 @@ HWY_INLINE Vec load_weights(const int8_t* w) {
   return hn::ConvertTo(Tag(), hn::PromoteTo(hn::RebindToSigned<Tag>(), hn::LoadU(narrow, w)));
 }
 
-// GCC would rather load a vector again for each multiply-add that uses it, which takes more loads than the CPU has time for.
+// GCC would load a vector again for each multiply-add that uses it, which is more loads than the load ports can do.
 HWY_INLINE Vec in_register(Vec v) {
 #if HWY_ARCH_X86 && HWY_COMPILER_GCC && HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
   asm("" : "+v"(v.raw));
@@ -223,8 +223,8 @@ HWY_INLINE void copy_tails(const T* rows, int64_t stride, size_t count, size_t c
   for (size_t r = 0; r < count; ++r) std::memcpy(out + r * kLanes, rows + static_cast<int64_t>(r) * stride, columns * sizeof(T));
 }
 
-// Asks for the weights of later tiles while one is computed: as many lines in a step as it reads, but in the order of memory.
-// The rows of a tile are read side by side, which hardware takes for many short streams.
+// Prefetches the weights of later tiles while one is computed: as many lines per step as it reads, but in the order of memory.
+// The rows of a tile are read in parallel, which the hardware prefetcher sees as many short streams.
 template <size_t R, class W>
 class LinesAhead {
  public:
@@ -233,7 +233,7 @@ class LinesAhead {
     distance_ = tile * HWY_MAX(size_t{1}, kBytesAhead / sizeof(W) / HWY_MAX(size_t{1}, tile));
   }
 
-  // In the step from column k of the tile whose first row is w. Asking for what is not there costs nothing.
+  // In the step from column k of the tile whose first row is w. A prefetch past the end costs nothing.
   HWY_INLINE void ask(const W* w, size_t k) const {
     const W* ahead = w + distance_ + R * k;
     for (size_t r = 0; r < R; ++r) hwy::Prefetch(ahead + r * (64 / sizeof(W)));
@@ -243,7 +243,7 @@ class LinesAhead {
   size_t distance_;  // elements: whole tiles
 };
 
-// T tokens by R rows of weights where they lie. Of tokens and rows, the fewer are held in registers. on_line(w, k) is told of
+// T tokens by R rows of weights, read in place. Of tokens and rows, the fewer are held in registers. on_line(w, k) is called for
 // each cache line that a row is about to read, from column k on.
 template <size_t T, size_t R, class W, class OnLine>
 HWY_INLINE void direct_tile(const WeightProduct& product, size_t token, TileRows rows, OnLine on_line) {

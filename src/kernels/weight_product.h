@@ -23,12 +23,12 @@ struct WeightProduct {
   int64_t y_stride = 0;
 };
 
-// Calls over a multiple of so many rows waste nothing on smaller tiles.
+// Calls over a multiple of this many rows need no smaller tiles.
 constexpr int64_t kProductRows = 24;
 
 constexpr int64_t kRowsApart =
-    13;  // between the rows of a tile of few tokens; odd, as 8 streams of one L1 set push each other out
-constexpr size_t kBytesAhead = 16384;  // how far ahead more tokens ask for weights, or one tile where that is more
+    13;  // between the rows of a tile of few tokens; odd, since 8 streams in one L1 set would evict each other
+constexpr size_t kBytesAhead = 16384;  // how far ahead weights are prefetched with more tokens, or one tile if that is more
 constexpr size_t kPackedFrom = 24;     // tokens from which blocks of weights are widened into panels
 constexpr size_t kBlockRows = 12;      // rows and columns of such a block: 24 KiB of L1 as floats
 constexpr size_t kBlockColumns = 512;

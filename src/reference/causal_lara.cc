@@ -1,4 +1,4 @@
-// Causal LARA: exact keys of a query's own window, samples for all windows before it, in one softmax.
+// Causal LARA: exact keys in a query's own window and samples for all earlier windows, in one softmax.
 //
 //   logits   q_p . k_m                              of keys m <= p in window b of p
 //            w_s . q_p - |q_p|^2 / 2 + l_s(b)       of samples s of windows before b
@@ -20,7 +20,7 @@ struct Proposal {
   Rows samples;  // w_s = mu + e_s, [per, D]
 };
 
-// Whole windows, as long as their samples are not too many. Chunks without tokens propose nothing.
+// Complete windows, until the maximum number of samples is reached. Chunks without tokens propose nothing.
 std::vector<Proposal> propose(const Head& head, const CausalLaraOptions& options, int64_t g) {
   const int64_t length = static_cast<int64_t>(head.k.size()), per = options.samples_per_proposal;
   const int64_t chunks = options.window / options.chunk;  // of a window
@@ -47,7 +47,7 @@ double mixture(const std::vector<Proposal>& proposals, std::span<const double> w
   return over_proposals.log_sum() + std::log(static_cast<double>(per));
 }
 
-// What stands for the windows before b: `samples.log_z` holds l_s(b).
+// The samples over the windows before b: `samples.log_z` holds l_s(b).
 Samples samples_before(const Head& head, const std::vector<Proposal>& proposals, int64_t b, const CausalLaraOptions& options) {
   Samples samples;
   for (const Proposal& proposal : proposals) {

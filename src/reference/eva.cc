@@ -1,4 +1,4 @@
-// EVA: exact keys of a query's own window, and one virtual key and value per chunk of all others, in one softmax.
+// EVA: exact keys in a query's own window, and one virtual key and value per chunk elsewhere, in one softmax.
 //
 //   logits   q_p . k_m  and  q_p . kbar_c + log|P_c|,   values v_m and beta_c = sum_m softmax_m(w_c . k_m - |k_m|^2 / 2) v_m,
 //   w_c = qbar_c + kbar_c
@@ -17,7 +17,7 @@ struct Summary {
   std::vector<double> k_mean, beta;
 };
 
-// Of chunks [0, chunk), [chunk, 2 chunk).. of the first `length` tokens. Chunks without any token have none.
+// Summaries of chunks [0, chunk), [chunk, 2 chunk).. of the first `length` tokens. Chunks without any token have none.
 std::vector<Summary> summarise(const Head& head, size_t chunk, size_t length) {
   std::vector<Summary> summaries;
   for (size_t first = 0; first < length; first += chunk) {

@@ -1,4 +1,4 @@
-// Hybrid attention: exact keys of two blocks, and a gated state of all blocks before these, in one normaliser.
+// Hybrid attention: exact keys of two blocks and a gated state of all blocks before these, with one common normaliser.
 //
 //   y_t   = exp(a_t) phi(q_t)^T S,  S the gated state at the end of the block before the last, a_t = sum of log g from there to t
 //   m_t   = max(log sum_j exp(s_tj), c),   s_tj the exact logits
@@ -13,7 +13,7 @@ namespace raffia::reference {
 
 namespace {
 
-// phi(q)^T S: what is read of the state before it is decayed, [V + 1].
+// phi(q)^T S: the output of the state before it is decayed, [V + 1].
 std::vector<double> read_folded(const Memory& memory, int64_t g, std::span<const double> phi_q) {
   const std::span<const double> sums = memory.sums_at(0, g), normaliser = memory.normaliser_at(0, g);
   const size_t width = static_cast<size_t>(memory.shape.value_dim);
@@ -54,7 +54,7 @@ Report hybrid_attention(const HybridInputs& inputs, const Map& map, MutView4 out
       double log_decay = 0;  // a_t
       for (int64_t p = 0; p < sequence.keys; ++p) {
         const int64_t t = start + p, first_seen = std::max<int64_t>(0, (p / window - 1) * window);
-        if (p % window == 0 && p >= 2 * window) {  // block p / window - 2 falls out of sight
+        if (p % window == 0 && p >= 2 * window) {  // block p / window - 2 is no longer seen exactly
           for (int64_t j : present_tokens(options.layout, n, start + first_seen - window, window)) {
             fold_token(memory, 0, g, gate_of(inputs.gate_logits, n, j, g), phi(map, g, row(k_far, n, j, g)), row(v, n, j, g));
           }

@@ -11,13 +11,13 @@ namespace raffia::reference {
 
 namespace {
 
-// The tokens of chunk c. With fewer tokens than chunks, some stand in several.
+// The tokens of chunk c. With fewer tokens than chunks, some tokens are in several chunks.
 Rows chunk_of(const Rows& x, size_t c, size_t chunks) {
   const size_t begin = c * x.size() / chunks, end = std::max(begin + 1, (c + 1) * x.size() / chunks);
   return {x.begin() + static_cast<std::ptrdiff_t>(begin), x.begin() + static_cast<std::ptrdiff_t>(end)};
 }
 
-// Where samples are drawn, from the queries and keys that count.
+// Where samples are drawn: the means of the queries and keys that take part.
 struct Means {
   Rows q, mu;  // [C, D]
 };
@@ -98,7 +98,7 @@ std::vector<double> balance_weights(const Rows& log_p) {
   return weights;
 }
 
-// Whether token i's query counts where its key does; else all queries count.
+// Whether the query of a token takes part only if its key does; else all queries take part.
 bool is_self_attention(View4 q, View4 k, const Layout& layout) {
   return layout.cu_seqlens.empty() ? q.extent(1) == k.extent(1) : layout.cu_seqlens_k.empty();
 }

@@ -1,5 +1,5 @@
 // Twins of the small operations of a transformer layer (kernels/weight_product.h, kernels/layer_ops.h): in double, plain loops.
-// Views may be of any element type; shapes are trusted. An absent view is a bias or weight that is not there.
+// Views may have any element type; shapes are not checked. An absent view means no bias or no weight.
 #ifndef RAFFIA_REFERENCE_LAYERS_H_
 #define RAFFIA_REFERENCE_LAYERS_H_
 

@@ -1,4 +1,4 @@
-// What the twins share: which tokens make up a sequence, and rows of views as vectors of doubles.
+// Common to the twins: which tokens make up a sequence, and rows of views as vectors of doubles.
 #ifndef RAFFIA_REFERENCE_ROWS_H_
 #define RAFFIA_REFERENCE_ROWS_H_
 
@@ -12,7 +12,7 @@
 
 namespace raffia::reference {
 
-// Tokens that attend to each other. Its place in the list is its batch entry in a state.
+// Tokens that attend to each other. Its index in the list is its batch entry in a state.
 struct Sequence {
   int64_t batch;  // entry of q, k, v
   int64_t first_query, queries;

@@ -1,4 +1,4 @@
-// What the twins of sampling and windows share: scaled rows, one softmax over terms of several kinds, samples over keys.
+// Common to the twins of sampling and windows: scaled rows, one softmax over terms of several kinds, samples over keys.
 //
 // x' = sqrt(tau) x for queries and keys, so that logits are q' . k'.
 #ifndef RAFFIA_REFERENCE_TERMS_H_
@@ -52,7 +52,7 @@ inline std::vector<int64_t> present_tokens(const Layout& layout, int64_t b, int6
 
 // One query head of a self-attending sequence, and the key head that it reads.
 struct Head {
-  Rows q, k, v;               // [T, ..], q and k scaled; what absent tokens hold is never read
+  Rows q, k, v;               // [T, ..], q and k scaled; rows of absent tokens are never read
   std::vector<bool> present;  // [T]
 };
 
@@ -67,7 +67,7 @@ inline Head head_of(View4 q, View4 k, View4 v, const Sequence& sequence, int64_t
   return head;
 }
 
-// Its tokens that are present at positions [begin, end), as a head of their own.
+// Its tokens that are present at positions [begin, end), as a separate head.
 inline Head present_part(const Head& head, size_t begin, size_t end) {
   Head part;
   for (size_t p = begin; p < end; ++p) {
@@ -149,7 +149,7 @@ Rows draw_rows(const Options& options, int64_t g, int64_t count, int64_t dim) {
   return rows;
 }
 
-// What samples w_s read of keys:  f(w) = sum_m xi(k_m, w) v_m / z(w),  z(w) = sum_m xi(k_m, w)
+// Samples w_s over keys:  f(w) = sum_m xi(k_m, w) v_m / z(w),  z(w) = sum_m xi(k_m, w)
 struct Samples {
   Rows w;                     // [S, D]
   std::vector<double> log_z;  // [S]
@@ -168,7 +168,7 @@ inline Samples read_keys(const Rows& w, const Rows& k, const Rows& v) {
   return samples;
 }
 
-// Pass 2: one query over samples, log a_s what sample s weighs for it.
+// Pass 2: one query over samples; log a_s is the log weight of sample s for this query.
 //   out = sum_s softmax_s(log xi(q, w_s) + log z_s + log a_s) f_s
 inline Softmax read_samples(const Samples& samples, std::span<const double> q, std::span<const double> log_a) {
   Softmax over_samples(samples.f[0].size());

@@ -114,9 +114,9 @@ void Heads::attend_both_ways(View4 q, View4 k, View4 v, const Turn& turn, MutVie
       return ra_attention(q, k, v, out, on(turn, ra_options(estimator_, false)));
     case EstimatorKind::rfa_gate:
     case EstimatorKind::hybrid:
-      break;  // ModelConfig::check lets none of these read both ways
+      break;  // ModelConfig::check rejects these for bidirectional attention
   }
-  throw InvalidArgument("attention: " + to_string(estimator_) + " looks back alone, expected one that reads both ways");
+  throw InvalidArgument("attention: " + to_string(estimator_) + " is causal, expected a bidirectional estimator");
 }
 
 SelfAttention::SelfAttention(const ModelConfig& config, const Estimator& estimator, bool causal, WeightReader& weights,
@@ -306,7 +306,7 @@ void SelfAttention::attend_sequence(const Inputs& in, const Turn& turn, Attentio
 
 int64_t SelfAttention::cached_rows(int64_t next) const {
   if (estimator_.kind != EstimatorKind::window) return next;
-  // A token sees its own window and `before` ones: kept keys begin where a window begins.
+  // A token sees its own window and the `before` windows before it, so the kept keys start at the beginning of a window.
   return next - std::max<int64_t>(0, next / estimator_.window - estimator_.before) * estimator_.window;
 }
 
@@ -318,7 +318,7 @@ void SelfAttention::attend_cached(const Inputs& in, const Turn& turn, KeyCache& 
                       on(turn, softmax_options(estimator_, true)));
     return;
   }
-  // Windows, and what a query of ra draws, are counted from the first key: queries of nobody stand for those before.
+  // The op counts windows, and the draws of ra, from the first key. So queries of zeros are put in place of the past ones.
   View4 q = as_sequence(in.q);
   MutView4 out = as_sequence(in.out);
   const int64_t all = past + rows;
@@ -415,8 +415,8 @@ void CrossAttention::forward(const float* x, const Turn& turn, size_t index, Wor
   float* q = work.qkv.of(rows * width());
   multiply({{&q_, x, width(), q, width()}}, turn);
   float* read = work.read.of(rows * width());
-  // A sequence reads one source; of a step each row reads its own. Rows are read one by one there, so that none depends on its
-  // neighbours.
+  // A sequence has one source; in a step each row has its own. Rows of a step are computed one by one, so that no result depends
+  // on the other rows.
   const bool is_step = turn.form == Turn::Form::step;
   const int64_t count = is_step ? rows : 1, length = is_step ? 1 : rows;
   const auto read_one = [&](int64_t i, const Turn& on_turn) {

@@ -1,4 +1,4 @@
-// Attention of a trained model: projections, convolution, positions, and the estimator over what a session remembers.
+// Attention of a trained model: projections, convolution, positions, and the estimator over the memory of a session.
 #ifndef RAFFIA_RUNTIME_ATTENTION_H_
 #define RAFFIA_RUNTIME_ATTENTION_H_
 
@@ -17,13 +17,13 @@
 
 namespace raffia::runtime {
 
-// What self and cross attention share. Query head h reads key head h G / H.
+// Common to self and cross attention. Query head h reads key head h G / H.
 class Heads {
  public:
   Heads(const ModelConfig& config, const Estimator& estimator, WeightReader& weights, const std::string& prefix);
 
  protected:
-  // read [rows, E], one head beside the other -> out [rows, E].
+  // read [rows, E], heads concatenated -> out [rows, E].
   void answer(float* read, const Turn& turn, float* out) const;
 
   // Every query reads all keys: q, out [1, T, H, d], k, v [1, S, G, d].
@@ -41,12 +41,12 @@ class Heads {
 
 class SelfAttention : public Heads {
  public:
-  // `estimator` has its seed and layer.
+  // The seed and layer of `estimator` are already set.
   SelfAttention(const ModelConfig& config, const Estimator& estimator, bool causal, WeightReader& weights,
                 const std::string& prefix);
 
   AttentionMemory empty_memory() const;  // causal
-  // What a session takes for it that has read `position` tokens, without making one; nothing where that is no number.
+  // The memory of this attention after `position` tokens in bytes, without allocating it; nullopt on overflow.
   std::optional<uint64_t> memory_bytes(int64_t position) const;
   int64_t cached_rows(int64_t next) const;  // of a KeyCache, before the token at position `next`
 
@@ -54,7 +54,7 @@ class SelfAttention : public Heads {
   void forward(const float* x, const Turn& turn, size_t index, Workspace& work, float* out) const;
 
  private:
-  // q [rows, H, d], k, v [rows, G, d], gates [rows, G]; q_far, k_far: without positions; absent where they are q and k.
+  // q [rows, H, d], k, v [rows, G, d], gates [rows, G]; q_far, k_far: without positions; absent if they equal q and k.
   struct Inputs {
     View3 q, k, v;
     View2 gates;
@@ -69,7 +69,7 @@ class SelfAttention : public Heads {
   void step_cached(const Inputs& in, const Turn& turn, int64_t row, KeyCache& cache, int threads) const;
   HybridInputs hybrid_inputs(const Inputs& in, bool step) const;
 
-  // Of the past that it remembers: exact keys and values where it is neither state.
+  // The kind of memory: exact keys and values if it is neither state.
   struct ExactKeys {};
   std::variant<StateShape, WindowStateShape, ExactKeys> past_shape() const;
   size_t tail_size() const;  // floats that the short convolution still needs

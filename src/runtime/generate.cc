@@ -1,4 +1,4 @@
-// Text out of a session, piece by piece.
+// Generates text from a session, piece by piece.
 #include <algorithm>
 
 #include "core/check.h"
@@ -8,10 +8,10 @@
 namespace raffia {
 namespace {
 
-// Tokens before a piece that can change how it is written: a space before a word, the rest of a character.
+// Number of preceding tokens that can change the text of a token: a space before a word, the rest of a character.
 constexpr size_t kContext = 8;
 
-// The text of a growing list of tokens: what each adds depends on those before.
+// The text of a growing list of tokens. The text that a token adds depends on the tokens before it.
 class TextOfTokens {
  public:
   TextOfTokens(const Tokenizer& tokenizer, std::span<const int32_t> before) : tokenizer_(tokenizer) {
@@ -20,11 +20,11 @@ class TextOfTokens {
     told_ = tokenizer_.decode(ids_);
   }
 
-  // What is new and whole.
+  // Returns the new text, up to the last whole character.
   std::string add(int32_t id) {
     ids_.push_back(id);
     std::string all = tokenizer_.decode(ids_);
-    // A tokenizer that takes back what it wrote before has nothing new to say yet.
+    // If the tokenizer changed text that was already returned, there is no new text yet.
     if (all.size() < told_.size() || all.compare(0, told_.size(), told_) != 0) return "";
     const std::string_view fresh = std::string_view(all).substr(told_.size());
     std::string text(fresh.substr(0, end_of_whole_characters(fresh)));
@@ -37,7 +37,7 @@ class TextOfTokens {
     return text;
   }
 
-  // What was held back to the end.
+  // Text that was held back so far.
   std::string rest() const {
     const std::string all = tokenizer_.decode(ids_);
     return all.size() > told_.size() ? all.substr(told_.size()) : "";
@@ -49,7 +49,7 @@ class TextOfTokens {
   std::string told_;  // of their text
 };
 
-// The longest end of `text` that begins one of `stops`.
+// Length of the longest suffix of `text` that is a prefix of one of `stops`.
 size_t possible_stop(std::string_view text, const std::vector<std::string>& stops) {
   size_t most = 0;
   for (const std::string& stop : stops) {
@@ -60,7 +60,7 @@ size_t possible_stop(std::string_view text, const std::vector<std::string>& stop
   return most;
 }
 
-// Where the first of them begins, in a text of which all but the last `fresh` bytes hold none.
+// Where the first stop string begins. All but the last `fresh` bytes of `text` are known to contain none.
 size_t first_stop(std::string_view text, size_t fresh, const std::vector<std::string>& stops) {
   size_t first = std::string_view::npos;
   for (const std::string& stop : stops) {
@@ -81,7 +81,7 @@ Generated generate(Session& session, const GenerateOptions& options, const std::
   const Tokenizer& tokenizer = session.model().tokenizer();
   TextOfTokens text(tokenizer, session.recent());
   size_t told = 0;  // bytes of result.text
-  // False: somebody wants no more.
+  // Returns false if the caller wants to stop.
   const auto tell = [&](size_t end) {
     const std::string_view fresh = std::string_view(result.text).substr(told, end - told);
     told = end;

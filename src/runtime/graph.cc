@@ -91,13 +91,13 @@ void Graph::require_checksum() const {
 
 void Graph::require_unchanged() const {
   if (file_ == nullptr || file_->is_untouched()) return;
-  // Somebody may have touched it and left its bytes as they were.
+  // The modification time may have changed without the bytes.
   if (is_hashed_ && file_->has_its_size() && data_checksum(image_.first(data_begin_)) == header_checksum_ &&
       data_checksum(image_.subspan(data_begin_)) == data_checksum_) {
     return;
   }
   throw FormatError(fmt::format(
-      "{}: was changed while it was memory-mapped, and what was computed since may be wrong: replace weights by renaming a new "
+      "{}: was changed while it was memory-mapped, so that later results may be wrong: replace weights by renaming a new "
       "file over them, or load them with --no-mmap (LoadOptions::map)",
       where_));
 }
@@ -107,15 +107,15 @@ void Graph::require_session_bytes(uint64_t most) const {
   constexpr uint64_t kAlways = uint64_t{256} << 20, kTimesWeights = 8;
   if (most == 0) most = std::max<uint64_t>(kAlways, kTimesWeights * image_.size());
   if (const uint64_t bytes = decoder_->memory_bytes(0); bytes > most) {
-    throw FormatError(fmt::format(
-        "{}: a session of this model takes {} bytes from the start, expected at most {} (LoadOptions::max_session_bytes): check "
-        "window, samples and features of the estimators in {}",
-        where_, grouped(bytes), grouped(most), kConfigFile));
+    throw FormatError(
+        fmt::format("{}: a new session of this model takes {} bytes, expected at most {} (LoadOptions::max_session_bytes): check "
+                    "window, samples and features of the estimators in {}",
+                    where_, grouped(bytes), grouped(most), kConfigFile));
   }
 }
 
 uint64_t Graph::fingerprint() const {
-  // The header too: names and shapes give the data their meaning.
+  // Includes the header: names and shapes determine the meaning of the data.
   const std::string text = fmt::format("{}{:016x}{:016x}{:016x}", to_json(config_), header_checksum_, checksum(),
                                        tokenizer_ ? tokenizer_->fingerprint() : 0);
   return data_checksum(std::as_bytes(std::span(text)));
@@ -128,14 +128,14 @@ void Graph::require_task(std::string_view function, Task task) const {
 
 void Graph::require_ids(std::string_view function, std::span<const int32_t> ids) const {
   for (size_t i = 0; i < ids.size(); ++i) {
-    require(ids[i] >= 0 && ids[i] < config_.vocabulary, "{}: id {} at place {}, expected 0 to {} (the vocabulary)", function,
+    require(ids[i] >= 0 && ids[i] < config_.vocabulary, "{}: id {} at position {}, expected 0 to {} (the vocabulary)", function,
             ids[i], i, config_.vocabulary - 1);
   }
 }
 
 void Graph::require_room(std::string_view function, const Stack& stack, int64_t end) const {
   require(stack.most_positions() == 0 || end <= stack.most_positions(),
-          "{}: the text is {} tokens long, expected at most {} (the model's learned positions have no more)", function, end,
+          "{}: the text is {} tokens long, expected at most {} (the number of learned positions)", function, end,
           stack.most_positions());
 }
 

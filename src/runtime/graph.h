@@ -26,11 +26,11 @@ namespace raffia::runtime {
 
 class Graph {
  public:
-  // The image is that of `file`, or `bytes`.
+  // The weights are in `file`, or in `bytes`.
   Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, std::vector<std::byte> bytes,
         std::shared_ptr<const Tokenizer> tokenizer, std::string_view where);
 
-  // Every tensor of such a model, in the order in which its parts ask for them.
+  // All tensors of such a model, in the order in which its parts read them.
   static std::vector<TensorShape> tensors_of(const ModelConfig& config);
 
   const ModelConfig& config() const { return config_; }
@@ -43,14 +43,14 @@ class Graph {
   uint64_t fingerprint() const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }  // of the weight file
   void require_checksum() const;                                                    // throws FormatError
-  void require_unchanged() const;                                                   // likewise: Model::require_unchanged
-  void require_session_bytes(uint64_t most) const;                                  // likewise: LoadOptions::max_session_bytes
+  void require_unchanged() const;                                                   // the same: Model::require_unchanged
+  void require_session_bytes(uint64_t most) const;                                  // the same: LoadOptions::max_session_bytes
   size_t weight_bytes() const { return image_.size(); }
   int64_t parameters() const { return parameters_; }
   std::string_view weight_type() const { return weight_type_; }
 
   void require_task(std::string_view function, Task task) const;                        // throws InvalidArgument
-  void require_ids(std::string_view function, std::span<const int32_t> ids) const;      // likewise
+  void require_ids(std::string_view function, std::span<const int32_t> ids) const;      // the same
   void require_room(std::string_view function, const Stack& stack, int64_t end) const;  // for learned positions
 
   void embed(std::span<const int32_t> ids, float* x) const;                               // [T, E]
@@ -59,9 +59,9 @@ class Graph {
   const float* encode(std::span<const int32_t> ids, const RunOptions& run, Workspace& work) const;
 
  private:
-  Graph(const ModelConfig& config, WeightReader& weights);  // of parts that cannot run
+  Graph(const ModelConfig& config, WeightReader& weights);  // only to list tensors; cannot run
   void make_parts(WeightReader& weights);
-  uint64_t checksum() const;  // of the data of the weight file; read once, when first asked for
+  uint64_t checksum() const;  // of the weight file; computed once, at the first call
 
   ModelConfig config_;
   std::unique_ptr<const MappedFile> file_;

@@ -60,7 +60,7 @@ void Model::require_unchanged() const { graph_->require_unchanged(); }
 const ModelConfig& Model::config() const { return graph_->config(); }
 
 const Tokenizer& Model::tokenizer() const {
-  require(graph_->tokenizer() != nullptr, "Model::tokenizer: {} has none", graph_->where());
+  require(graph_->tokenizer() != nullptr, "Model::tokenizer: {} has no tokenizer", graph_->where());
   return *graph_->tokenizer();
 }
 

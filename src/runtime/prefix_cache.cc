@@ -24,7 +24,7 @@ PrefixCache::PrefixCache(std::shared_ptr<const Model> model, const Options& opti
   require(options.every >= Session::kChunk && options.every % Session::kChunk == 0,
           "PrefixCache: every is {}, expected a multiple of {} (tokens of a chunk)", options.every, Session::kChunk);
 }
-// Snapshot by snapshot: a long text is a long chain of nodes, and a destructor that follows it needs as deep a stack.
+// One snapshot at a time: a long text is a long chain of nodes, and a recursive destructor could overflow the stack.
 PrefixCache::~PrefixCache() { impl_->clear(); }
 PrefixCache::Counts PrefixCache::counts() const { return impl_->counts(); }
 void PrefixCache::clear() { impl_->clear(); }
@@ -92,7 +92,7 @@ void PrefixCache::Impl::forget_oldest() {
   node->snapshot.reset();
   counts_.bytes -= node->bytes;
   --counts_.snapshots;
-  // A chunk that leads nowhere goes with it.
+  // Remove nodes that no longer lead to a snapshot.
   while (node->parent != nullptr && node->children.empty() && !node->snapshot) {
     Node* parent = node->parent;
     std::erase_if(parent->children, [node](const auto& entry) { return entry.second.get() == node; });

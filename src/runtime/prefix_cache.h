@@ -1,4 +1,4 @@
-// Snapshots of sessions, found by the tokens that led to them.
+// Snapshots of sessions, found by their tokens.
 #ifndef RAFFIA_RUNTIME_PREFIX_CACHE_H_
 #define RAFFIA_RUNTIME_PREFIX_CACHE_H_
 
@@ -15,7 +15,7 @@
 
 namespace raffia {
 
-// After a whole number of chunks that were all read from the begin of a text.
+// The state after a whole number of chunks, read from the start of a text.
 struct PrefixSnapshot {
   int64_t position = 0;
   runtime::Memory memory;
@@ -25,12 +25,12 @@ struct PrefixSnapshot {
 struct PrefixCache::Impl {
   Impl(std::shared_ptr<const Model> of, const Options& with) : model(std::move(of)), options(with) {}
 
-  // The longest known prefix of `ids`; null: none.
+  // The snapshot of the longest known prefix of `ids`; null if there is none.
   std::shared_ptr<const PrefixSnapshot> find(std::span<const int32_t> ids);
   bool knows(std::span<const int32_t> prefix);  // a whole number of chunks
-  // Whether a snapshot of these could be kept at all: it is asked for before they are copied.
+  // Whether a snapshot of this size fits the cache at all. Checked before anything is copied.
   bool has_room_for(std::span<const int32_t> prefix, const runtime::Memory& memory, std::span<const float> logits) const;
-  void insert(std::span<const int32_t> prefix, PrefixSnapshot snapshot);  // for which there is room
+  void insert(std::span<const int32_t> prefix, PrefixSnapshot snapshot);  // only if has_room_for() it
   void clear();
   Counts counts();
 
@@ -38,13 +38,13 @@ struct PrefixCache::Impl {
   const Options options;
 
  private:
-  // A chunk of tokens below the chunks before it.
+  // A node of the trie: one chunk of tokens.
   struct Node {
     Node* parent = nullptr;
     std::map<std::vector<int32_t>, std::unique_ptr<Node>> children;
     std::shared_ptr<const PrefixSnapshot> snapshot;
     size_t bytes = 0;                 // of the snapshot
-    std::list<Node*>::iterator turn;  // in used_, where there is a snapshot
+    std::list<Node*>::iterator turn;  // position in used_, if there is a snapshot
   };
   static constexpr size_t kNodeBytes = sizeof(Node) + static_cast<size_t>(Session::kChunk) * sizeof(int32_t);
 

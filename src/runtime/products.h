@@ -20,7 +20,7 @@ struct Product {
   int64_t y_stride;
 };
 
-// All of them for the rows of the turn, in one parallel region.
+// Computes all products for the rows of the turn in one parallel region.
 void multiply(std::span<const Product> products, const Turn& turn);
 inline void multiply(std::initializer_list<Product> products, const Turn& turn) {
   multiply(std::span(products.begin(), products.size()), turn);

@@ -20,7 +20,7 @@ size_t count_of(const TensorShape& tensor) {
   return count;
 }
 
-// count elements that `convert` makes of numbers uniform in [-1, 1).
+// `count` numbers uniform in [-1, 1), each converted by `convert`.
 template <class Element>
 std::vector<std::byte> noise(size_t count, uint64_t seed, const auto& convert) {
   constexpr size_t kPeriod = 65521;  // prime: the rows of a matrix differ
@@ -59,7 +59,7 @@ std::vector<std::byte> matrix_of(WeightType type, size_t count, uint64_t seed, f
   return floats_of(count, seed, scale);
 }
 
-// What a vector of a model begins training with, more or less.
+// Roughly the initial value of a vector in training.
 float start_value(const std::string& name) {
   if (name.ends_with("norm.weight") || name.ends_with("head_norm")) return 1;
   return name.ends_with("map.sigma") ? 0.3F : 0.0F;

@@ -1,4 +1,4 @@
-// Models that nobody trained: what measurements and tests run where only sizes matter.
+// Models with random weights, for benchmarks and tests where only sizes matter.
 #ifndef RAFFIA_RUNTIME_RANDOM_WEIGHTS_H_
 #define RAFFIA_RUNTIME_RANDOM_WEIGHTS_H_
 
@@ -11,8 +11,8 @@
 
 namespace raffia::runtime {
 
-// The image of a weight file with every tensor of `config`, matrices as `type`. Activations keep their order of magnitude from
-// layer to layer. Small: tensors repeat the same numbers.
+// The bytes of a weight file with every tensor of `config`, matrices as `type`. Activations keep their order of magnitude from
+// layer to layer. Cheap to make: tensors repeat the same numbers.
 std::vector<std::byte> random_weights(const ModelConfig& config, WeightType type, uint64_t seed);
 
 }  // namespace raffia::runtime

@@ -59,7 +59,7 @@ int32_t choose(std::span<const float> logits, std::span<const int32_t> recent, c
   if (options.temperature == 0) {
     return static_cast<int32_t>(std::ranges::max_element(logits) - logits.begin());
   }
-  // Candidates, likeliest first where the choice among them needs an order.
+  // The candidates; sorted, most likely first, if an option needs the order.
   const bool is_cut = options.top_k > 0 || options.top_p < 1;
   std::vector<int32_t> ids;
   if (is_cut) {
@@ -83,14 +83,14 @@ int32_t choose(std::span<const float> logits, std::span<const int32_t> recent, c
     total = sum;
   }
   if (options.min_p > 0) {
-    // The likeliest has weight 1.
+    // The most likely token has weight 1.
     total = 0;
     for (size_t i = 0; i < count; ++i) {
       if (weights[i] < options.min_p) weights[i] = 0;
       total += weights[i];
     }
   }
-  // Each draw is a stream of its own: number `draw` costs the same as number 0.
+  // Each draw has its own random stream, so that draw n costs the same as draw 0.
   RandomStream stream({.seed = options.seed, .layer = static_cast<uint32_t>(draw >> 32), .head = static_cast<uint32_t>(draw)});
   const double target = stream.next_uniform() * total;
   double sum = 0;

@@ -29,9 +29,9 @@ using runtime::Workspace;
 namespace {
 
 constexpr size_t kLeastRecent = 64;
-constexpr int32_t kNobody = -1;  // stands for tokens that are not there yet, so that a file has the same size from the start
+constexpr int32_t kNobody = -1;  // in place of tokens not read yet, so that the file size is constant from the start
 
-// Rows of caches that only grow are not copied: shortening the cache brings them back.
+// Rows of caches that only grow are not copied: truncating the cache restores them.
 Memory without_growing(const Memory& memory) {
   Memory copy;
   for (const AttentionMemory& one : memory) {
@@ -60,7 +60,7 @@ void restore_growing(Memory& memory, const Memory& snapshot, int64_t position) {
 }  // namespace
 
 struct Session::Impl {
-  // Where a rollback can begin.
+  // A state that a rollback can start from.
   struct Snapshot {
     int64_t position;
     Memory memory;
@@ -68,11 +68,11 @@ struct Session::Impl {
     std::vector<int32_t> recent;
     uint64_t draws;
   };
-  // Tokens that were read together: to read them again means to read them the same way.
+  // Tokens that were read together. A rollback reads them again in the same pieces, which gives the same bits.
   struct Piece {
     int64_t begin;
     std::vector<int32_t> ids;
-    uint64_t draws;  // made when it was read
+    uint64_t draws;  // number of draws made by then
   };
 
   Impl(std::shared_ptr<const Model> of, const SessionOptions& with) : model(std::move(of)), options(with) {
@@ -111,7 +111,7 @@ struct Session::Impl {
     if (recent.size() > most) recent.erase(recent.begin(), recent.end() - static_cast<ptrdiff_t>(most));
   }
 
-  // At most kChunk tokens. `wants_all`: leaves the logits after each in all_logits.
+  // Reads at most kChunk tokens. `wants_all`: writes the logits after each token to all_logits.
   void read_piece(std::span<const int32_t> ids, bool wants_all) {
     const auto rows = static_cast<int64_t>(ids.size());
     const int64_t width = graph().config().width, vocabulary = graph().config().vocabulary;
@@ -137,8 +137,8 @@ struct Session::Impl {
     remember(ids);
   }
 
-  // Pieces end at multiples of kChunk and where the ids do: a prompt that is handed over in multiples of kChunk has the same
-  // pieces.
+  // Pieces end at multiples of kChunk and at the end of the ids. So a prompt that is passed in multiples of kChunk is read in the
+  // same pieces.
   void read(std::span<const int32_t> ids, const std::function<void(int64_t, std::span<const float>)>& on_logits,
             const std::function<void()>& after_piece) {
     int64_t done = 0;
@@ -148,7 +148,7 @@ struct Session::Impl {
       const int64_t begin = position;
       read_piece(piece, static_cast<bool>(on_logits));
       record(begin, piece);
-      // The session is complete before anybody hears of it: a listener may throw.
+      // Call on_logits only after the session is consistent: it may throw.
       if (on_logits) {
         const size_t vocabulary = logits.size();
         for (int64_t row = 0; row < count; ++row) {
@@ -212,13 +212,13 @@ const SamplingOptions& Session::sampling() const { return impl_->options.samplin
 void Session::set_sampling(const SamplingOptions& sampling) {
   sampling.check("Session::set_sampling");
   if (sampling.seed != impl_->options.sampling.seed) {
-    // Also for what a rollback brings back: counts of draws belong to their seed.
+    // Also in snapshots: the count of draws starts again with a new seed.
     impl_->draws = 0;
     for (Impl::Snapshot& snapshot : impl_->snapshots) snapshot.draws = 0;
     for (Impl::Piece& piece : impl_->pieces) piece.draws = 0;
   }
   impl_->options.sampling = sampling;
-  impl_->remember({});  // no more than it counts now
+  impl_->remember({});  // trims to the new repetition window
 }
 
 int64_t Session::prefill(std::span<const int32_t> ids, PrefixCache* cache) {
@@ -261,21 +261,23 @@ void Session::step(int32_t id) {
 }
 
 void Session::step(std::span<Session* const> sessions, std::span<const int32_t> ids, const RunOptions& options) {
-  require(sessions.size() == ids.size(), "Session::step: {} sessions and {} ids, expected as many", sessions.size(), ids.size());
+  require(sessions.size() == ids.size(), "Session::step: {} sessions and {} ids, expected one id per session", sessions.size(),
+          ids.size());
   if (sessions.empty()) return;
   std::vector<Memory*> memories;
   std::vector<int64_t> positions;
   for (size_t i = 0; i < sessions.size(); ++i) {
     require(sessions[i] != nullptr, "Session::step: session {} is null", i);
     Impl& one = *sessions[i]->impl_;
-    require(one.model == sessions[0]->impl_->model, "Session::step: session {} is over another model than session 0", i);
+    require(one.model == sessions[0]->impl_->model, "Session::step: session {} belongs to another model than session 0", i);
     one.check("Session::step", ids.subspan(i, 1));
     memories.push_back(&one.memory);
     positions.push_back(one.position);
   }
   std::vector<Memory*> sorted = memories;
   std::ranges::sort(sorted);
-  require(std::ranges::adjacent_find(sorted) == sorted.end(), "Session::step: a session is given twice, expected each once");
+  require(std::ranges::adjacent_find(sorted) == sorted.end(),
+          "Session::step: a session is given twice, expected distinct sessions");
 
   Impl& first = *sessions[0]->impl_;
   const Graph& graph = first.graph();
@@ -343,7 +345,7 @@ void Session::rollback(int64_t tokens) {
   self.logits = from.logits;
   self.recent = from.recent;
   self.draws = from.draws;
-  self.remember({});  // a snapshot may hold more than is counted now
+  self.remember({});  // trims to the current repetition window
 
   std::deque<Impl::Piece> kept, again;
   for (Impl::Piece& piece : self.pieces) {
@@ -432,10 +434,10 @@ Session Session::from_bytes(std::shared_ptr<const Model> model, std::span<const 
   Session session(std::move(model), options);
   Impl& self = *session.impl_;
   require_fingerprint(image.fingerprint, *self.model, where);
-  // The fingerprint fits, so anything that does not is damage that the checksum did not see.
+  // The fingerprint matches, so any mismatch below is damage that the checksum did not detect.
   const auto vocabulary = static_cast<size_t>(self.graph().config().vocabulary);
   const auto refuse = [&](std::string_view what) {
-    throw FormatError(fmt::format("{}: {} of the session does not fit its model", where, what));
+    throw FormatError(fmt::format("{}: {} of the session does not match the model", where, what));
   };
   if (image.parts.size() != self.memory.size()) refuse("the number of memories");
   if (image.logits.size() != (image.position == 0 ? 0 : vocabulary)) refuse("the number of logits");
@@ -480,7 +482,7 @@ Session Session::from_bytes(std::shared_ptr<const Model> model, std::span<const 
 namespace runtime {
 
 Session session_at_depth(std::shared_ptr<const Model> model, int64_t depth, const SessionOptions& options) {
-  // Enough to fill the windows, summaries and samples of any sensible estimator; what follows repeats with their windows.
+  // Enough to fill the windows, summaries and samples of any sensible estimator; after that, costs repeat from window to window.
   constexpr int64_t kFilled = 16 * Session::kChunk;
   Session session(std::move(model), options);
   Session::Impl& self = *session.impl_;

@@ -1,4 +1,4 @@
-// A back door for measurements: sessions far into a text that nobody has to read.
+// For benchmarks only: sessions deep into a text, without reading all of it.
 #ifndef RAFFIA_RUNTIME_SESSION_AT_DEPTH_H_
 #define RAFFIA_RUNTIME_SESSION_AT_DEPTH_H_
 
@@ -9,8 +9,8 @@
 
 namespace raffia::runtime {
 
-// Has the size and the cost of a session that has read `depth` tokens: it reads some, keeps copies of their keys and values in
-// place of those that are missing, and counts on. A rollback can go back to `depth`.
+// A session with the size and the cost of one that has read `depth` tokens. It reads some tokens, fills its KV caches with copies
+// of their keys and values, and sets its position to `depth`. A rollback can go back to `depth`.
 Session session_at_depth(std::shared_ptr<const Model> model, int64_t depth, const SessionOptions& options);
 
 }  // namespace raffia::runtime

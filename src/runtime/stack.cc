@@ -10,7 +10,7 @@
 namespace raffia::runtime {
 namespace {
 
-// Rows whose inner activations are held at once: 256 x 2048 floats are 2 MiB, and products are as fast as they get.
+// Rows whose inner activations are computed together: 256 x 2048 floats are 2 MiB, and more rows make products no faster.
 constexpr int64_t kInnerRows = 256;
 
 NormWeights read_norm(const ModelConfig& config, WeightReader& weights, const std::string& prefix) {

@@ -15,7 +15,7 @@
 namespace raffia::runtime {
 
 struct NormWeights {
-  std::vector<float> weight, bias;  // [E]; no bias: mean square alone
+  std::vector<float> weight, bias;  // [E]; no bias: RMS norm
   float eps = 0;
 
   void apply(const float* x, int64_t rows, float* y) const;  // [rows, E]
@@ -25,20 +25,20 @@ class Stack {
  public:
   struct Options {
     bool causal = false;
-    bool cross = false;             // layers attend to a source too
+    bool cross = false;             // layers also attend to a source
     int64_t learned_positions = 0;  // 0: none
-    uint32_t first_layer = 0;       // number of the first attention among those of the model: names its random numbers
+    uint32_t first_layer = 0;       // number of the first attention within the model: selects its random stream
   };
   Stack(const ModelConfig& config, const Options& options, WeightReader& weights, const std::string& prefix);
 
   Memory empty_memory() const;
-  // What that takes once `position` tokens are read, without making it; UINT64_MAX where it is no number.
+  // The size of that after `position` tokens, without allocating it; UINT64_MAX on overflow.
   uint64_t memory_bytes(int64_t position) const;
   int64_t cached_rows(size_t layer, int64_t position) const { return layers_[layer].attention.cached_rows(position); }
   Source read_source(const float* encoded, int64_t rows, const RunOptions& run) const;
   int64_t most_positions() const { return most_positions_; }  // 0: any number
 
-  // x [rows, E], embedded tokens, become the normalised output of the last layer.
+  // x [rows, E]: in, embedded tokens; out, the normalised output of the last layer.
   void forward(float* x, const Turn& turn, Workspace& work) const;
 
  private:

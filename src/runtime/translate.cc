@@ -39,7 +39,7 @@ std::vector<float> read(const Graph& graph, std::vector<Hypothesis>& beam, const
   std::vector<Memory*> memories;
   for (Hypothesis& one : beam) memories.push_back(&one.memory);
   const std::vector<const Source*> sources(beam.size(), &source);
-  // All hypotheses are equally long: begin, and the ids.
+  // All hypotheses have the same length: begin, then the ids.
   const std::vector<int64_t> positions(beam.size(), static_cast<int64_t>(beam[0].ids.size()));
   float* x = work.x.of(rows * graph.config().width);
   graph.embed(ids, x);
@@ -68,7 +68,7 @@ std::vector<Candidate> continuations(const std::vector<Hypothesis>& beam, std::s
   return found;
 }
 
-// Hypothesis i of the result continues that of chosen[i]. Memories move to their last heir; others get copies.
+// Hypothesis i of the result continues that of chosen[i]. The last user of a memory takes it over; the others get copies.
 std::vector<Hypothesis> continued(std::vector<Hypothesis>& beam, const std::vector<Candidate>& chosen) {
   std::vector<size_t> heirs(beam.size());
   for (const Candidate& one : chosen) ++heirs[one.parent];
@@ -113,13 +113,13 @@ std::vector<Translation> translate(const Model& model, std::span<const int32_t> 
   std::vector<int32_t> last = {Tokenizer::kBegin};
   while (!beam.empty() && beam[0].ids.size() < most) {
     const std::vector<float> logits = read(graph, beam, last, memory_of_source, options.run, work);
-    // Twice as many as are kept: even if half of them end, the beam stays full.
+    // Twice as many as the beam: even if half of them end, the beam stays full.
     std::vector<Candidate> chosen;
     for (const Candidate& one : continuations(beam, logits, vocabulary, 2 * beam_size)) {
       if (chosen.size() == beam_size) break;
       if (one.id == Tokenizer::kEnd) {
         end(beam[one.parent], one.log_probability);
-        if (beam_size == 1) break;  // greedy: the likeliest token was the end
+        if (beam_size == 1) break;  // greedy: the most likely token was the end
       } else {
         chosen.push_back(one);
       }
@@ -129,13 +129,13 @@ std::vector<Translation> translate(const Model& model, std::span<const int32_t> 
     last.clear();
     for (const Hypothesis& one : beam) last.push_back(one.ids.back());
     if (ended.size() < beam_size || beam.empty()) continue;
-    // Log probabilities only fall: with all the length there could be, can the best one still win?
+    // Log probabilities only decrease: can the best unfinished hypothesis still win, at the maximum length?
     const size_t length = options.length_penalty > 0 ? most + 1 : beam[0].ids.size() + 1;
     const double hope = score_of(beam[0].log_probability, length, options.length_penalty);
     std::ranges::stable_sort(ended, std::ranges::greater{}, &Translation::score);
     if (hope <= ended[beam_size - 1].score) break;
   }
-  // Where nothing ended, hypotheses count as they stand.
+  // If no hypothesis ended, the unfinished ones are returned.
   if (ended.empty()) {
     for (const Hypothesis& one : beam) end(one, one.log_probability);
   }

@@ -1,4 +1,4 @@
-// What goes through a model together, and the working memory that it needs there.
+// The tokens that go through a model together, and the working memory for them.
 #ifndef RAFFIA_RUNTIME_TURN_H_
 #define RAFFIA_RUNTIME_TURN_H_
 
@@ -13,7 +13,7 @@
 
 namespace raffia::runtime {
 
-// Floats that grow and are never given back; contents are undefined.
+// A buffer that grows and never shrinks; its contents are undefined.
 class Floats {
  public:
   float* of(int64_t count) {
@@ -26,20 +26,20 @@ class Floats {
   Vector data_;
 };
 
-// Of one thread of calls. [rows, ..]; C = (H + 2 G) d.
+// Working memory of one caller. [rows, ..]; C = (H + 2 G) d.
 struct Workspace {
   Floats x;            // [rows, E], the residual stream
   Floats normed;       // [rows, E]
-  Floats qkv, mixed;   // [rows, C]; as projected, and after the short convolution or before positions
+  Floats qkv, mixed;   // [rows, C]: projections, and the same after the short convolution or before positions
   Floats gates;        // [rows, G]
-  Floats read;         // [rows, E], what heads answer
+  Floats read;         // [rows, E], outputs of the heads
   Floats branch;       // [rows, E], what is added to the residual stream
   Floats inner, gate;  // [rows of a block, F]
   Floats padded_q, padded_out;
   Floats turns;  // [rows, d], of rotary positions
 };
 
-// What cross attention reads of a source, attention by attention.
+// The source of a translation, as one cross attention reads it.
 struct SourceMemory {
   std::optional<State> state;       // rfa: keys and values, folded
   std::vector<float> keys, values;  // softmax, lara: [S, G, d]
@@ -47,10 +47,10 @@ struct SourceMemory {
 };
 using Source = std::vector<SourceMemory>;
 
-// Rows that go through a stack together.
+// Rows that go through a stack together, and how they belong together.
 struct Turn {
   enum class Form : uint8_t {
-    whole,     // a text that is read both ways, and not remembered
+    whole,     // a text for bidirectional attention, without memory
     sequence,  // consecutive tokens of one session
     step,      // one token for each of several sessions
   };
@@ -65,7 +65,7 @@ struct Turn {
   int threads() const { return run.threads > 0 ? run.threads : executor().concurrency(); }
 };
 
-// body(begin, end) over blocks of rows, on as many threads as the turn has.
+// Calls body(begin, end) for blocks of rows, on the threads of the turn.
 template <class Body>
 void for_rows(const Turn& turn, int64_t rows, const Body& body) {
   constexpr int64_t kBlock = 16;  // enough work to be worth a thread at any width that needs one

@@ -79,7 +79,7 @@ Linear WeightReader::linear(const std::string& prefix, int64_t out, int64_t in, 
 
 void StoredWeights::expect_no_more() const {
   for (const Safetensors::Tensor& found : file_.tensors()) {
-    if (!asked_.contains(found.name)) refuse(found.name, "belongs to no part of the model");
+    if (!asked_.contains(found.name)) refuse(found.name, "is not part of the model");
   }
 }
 

@@ -1,4 +1,4 @@
-// The tensors of a weight file as the graph wants them: matrices stay where they are, small vectors are copied as fp32.
+// The tensors of a weight file as the graph uses them: matrices are read in place, small vectors are copied as fp32.
 #ifndef RAFFIA_RUNTIME_WEIGHTS_H_
 #define RAFFIA_RUNTIME_WEIGHTS_H_
 
@@ -24,7 +24,7 @@ struct Linear {
   const float* bias_or_null() const { return bias.empty() ? nullptr : bias.data(); }
 };
 
-// What the parts of a model are made from: each asks for its tensors by name.
+// Provides the tensors of a model to its parts, by name.
 class WeightReader {
  public:
   virtual ~WeightReader() = default;
@@ -40,7 +40,7 @@ struct TensorShape {
   bool is_matrix = false;  // of a linear layer or of embeddings: may be stored as bf16 or int8
 };
 
-// Remembers what is asked for. What it hands out has the right size and no meaning.
+// Lists the tensors that are asked for. It returns tensors of the right size with undefined contents.
 class WeightList : public WeightReader {
  public:
   std::vector<float> floats(const std::string& name, const std::vector<int64_t>& shape) override;
@@ -51,7 +51,7 @@ class WeightList : public WeightReader {
   std::vector<TensorShape> tensors_;
 };
 
-// Hands out every tensor of an image once. Errors are FormatErrors that name file and tensor.
+// Reads every tensor of a weight file once. Errors are FormatErrors that name file and tensor.
 class StoredWeights : public WeightReader {
  public:
   StoredWeights(std::span<const std::byte> image, std::string_view where);
@@ -59,13 +59,13 @@ class StoredWeights : public WeightReader {
   std::vector<float> floats(const std::string& name, const std::vector<int64_t>& shape) override;  // F32 or BF16
   WeightMatrix matrix(const std::string& name, int64_t rows, int64_t columns) override;            // F32, BF16, or I8 with scales
 
-  void expect_no_more() const;  // throws for tensors that nobody asked for
+  void expect_no_more() const;  // throws if the file has tensors that were not read
 
   const Safetensors& file() const { return file_; }
-  int64_t parameters() const { return parameters_; }            // numbers handed out, scales left out
+  int64_t parameters() const { return parameters_; }            // number of weights read, without scales
   const std::set<WeightType>& types() const { return types_; }  // of the matrices
 
-  // Where matrices live whose bytes did not begin at a multiple of their element's size. Must outlive the matrices.
+  // Aligned copies of matrices whose bytes in the file are not aligned to their element type. Must outlive the matrices.
   std::deque<std::vector<float>> take_copies() { return std::move(copies_); }
 
  private:

@@ -1,7 +1,7 @@
-// The part of LibTorch that everything over it needs, and what is precompiled: tensors, operators, autograd, modules.
+// The part of LibTorch that all sources here need, and that is precompiled: tensors, operators, autograd, modules.
 //
 // Not <torch/torch.h>: gcc instantiates the pending templates of all of it again in every source, which costs 8 seconds each.
-// A source that needs more (losses, optimisers) includes that header beside this one.
+// A source that needs more (losses, optimisers) also includes that header.
 #ifndef RAFFIA_TORCH_LIBTORCH_H_
 #define RAFFIA_TORCH_LIBTORCH_H_
 

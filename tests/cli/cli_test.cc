@@ -127,7 +127,7 @@ TEST_F(Cli, BadUsageExitsWithTwoAndSaysWhy) {
   expect_refused("bench attention --frobnicate", "--frobnicate");
   expect_refused("bench attention --lengths abc", "--lengths: 'abc' is not a positive integer");
   expect_refused("bench attention --lengths 16,0", "--lengths: '0' is not a positive integer");
-  expect_refused("bench attention --lengths 16,,32", "--lengths: '16,,32' holds an empty value");
+  expect_refused("bench attention --lengths 16,,32", "--lengths: '16,,32' contains an empty value");
   expect_refused("bench attention --lengths 99999999999", "--lengths: '99999999999' is too large");
   expect_refused("bench attention --batch 2.5", "--batch: '2.5' is not a positive integer");
   expect_refused("bench attention --segment x", "--segment: 'x' is not an integer");
@@ -168,7 +168,7 @@ TEST_F(Cli, LimitsOfNumbersAreKnownBeforeAnyModelIsLoaded) {
                  "--repetition-window: '1000000000' is too large, expected at most 65536");
   expect_refused("state save /nonexistent s --repetition-window 65537", "expected at most 65536");
   expect_refused("bench decode --threads 1025", "--threads: '1025' is too large, expected at most 1024");
-  expect_refused("bench session --depths -1", "--depths: '-1' is not an integer from 0 on");
+  expect_refused("bench session --depths -1", "--depths: '-1' is not an integer of 0 or more");
 }
 
 TEST_F(Cli, InfoNamesWhatOpsWillUse) {

@@ -39,7 +39,7 @@ TEST_F(Import, Llama2cBecomesAModelThatCanBeQuantised) {
 
   const Result again = run(fmt::format("import llama2c {} {} {}", at("model.bin"), at("tok.bin"), at("model")));
   EXPECT_EQ(again.exit_code, 1);
-  EXPECT_NE(again.err.find("holds a model already (--force replaces it)"), std::string::npos) << again.err;
+  EXPECT_NE(again.err.find("already contains a model (--force replaces it)"), std::string::npos) << again.err;
   EXPECT_EQ(run(fmt::format("import llama2c --force {} {} {}", at("model.bin"), at("tok.bin"), at("model"))).exit_code, 0);
 
   const Result quantised = run(fmt::format("quantize {} {} --json", at("model"), at("int8")));

@@ -146,7 +146,7 @@ TEST_F(ModelBench, CachesAboveTheLimitAreLeftOut) {
   const json records = json::parse(result.out);
   ASSERT_EQ(records.size(), 1U);
   EXPECT_EQ(records[0]["op"], "rfa_gate");
-  EXPECT_NE(result.err.find("softmax is left out of tg1 @ d4000000"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("softmax is skipped in tg1 @ d4000000"), std::string::npos) << result.err;
 }
 
 TEST_F(ModelBench, PlotsSpeedAndMemoryAgainstDepth) {
@@ -164,7 +164,7 @@ TEST_F(ModelBench, PlotsSpeedAndMemoryAgainstDepth) {
 }
 
 TEST_F(ModelBench, BadFlagsAreRefused) {
-  expect_refused("bench decode --depths 5,-1", "--depths: '-1' is not an integer from 0 on");
+  expect_refused("bench decode --depths 5,-1", "--depths: '-1' is not an integer of 0 or more");
   expect_refused("bench decode --type f16", "--type: 'f16' is unknown, expected one of f32, bf16, int8");
   expect_refused("bench decode --estimators nope", "nope");
   expect_refused("bench decode --width 30 --heads 4", "heads");

@@ -71,7 +71,7 @@ TEST_F(Translate, WrongUseIsRefused) {
   expect_refused(2, "translate " + model("translate-gate") + " --beam 2 --n-best 3", "--n-best: 3 is more than the 2 hypotheses");
   expect_refused(2, "translate " + model("translate-gate") + " --beam 0", "--beam: '0' is not a positive integer");
   expect_refused(2, "translate " + model("translate-gate") + " --length-penalty x", "--length-penalty: 'x' is not a number");
-  expect_refused(1, "translate " + model("lm-gate"), "is a model for lm, expected translate (raffia generate runs it)");
+  expect_refused(1, "translate " + model("lm-gate"), "is a model for lm, expected translate (use raffia generate)");
   expect_refused(1, "translate " + file("missing"), "missing");
 }
 
@@ -126,7 +126,7 @@ TEST_F(Classify, ClassesHaveNamesAndFilesAreReadLikeStdin) {
   EXPECT_EQ(lines_of(raffia("classify " + name + " --whole " + file("first") + " " + file("second")).out).size(), 2U);
 
   directory_.write("classify-softmax/classes.txt", "bad\ngood\n");
-  expect_refused(1, "classify " + name, "classes.txt: names 2 classes, the model has 3");
+  expect_refused(1, "classify " + name, "classes.txt: has 2 class names, expected 3");
 }
 
 TEST_F(Classify, CompressedFilesAndStdinAreWhatTheyWereBefore) {

@@ -23,7 +23,7 @@ TEST(FeatureMap, NamesAreParsedBack) {
   }
   try {
     parse_map_kind("tri");
-    FAIL() << "tri was taken";
+    FAIL() << "tri was accepted";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(
         error.what(),
@@ -86,7 +86,7 @@ TEST(FeatureMap, DrawsAreThoseOfTheKey) {
     std::vector<float> expected(8 * 6);
     draw_projection({.seed = 3, .layer = 4, .head = head, .draw = 5}, Draws::iid, 8, 6, expected);
     EXPECT_EQ(copy(map.draws(head)), expected);
-    EXPECT_EQ(copy(map.weights(head)), expected) << "sigma is 1 at first";
+    EXPECT_EQ(copy(map.weights(head)), expected) << "sigma is initially 1";
   }
 }
 
@@ -195,7 +195,7 @@ TEST(FeatureMap, RefusesParametersOfAnotherShape) {
   FeatureMap map = FeatureMap::trig({.dim = 4, .count = 4, .heads = 2});
   try {
     map.set_sigma(std::vector<float>(4));
-    FAIL() << "half of sigma was taken";
+    FAIL() << "half of sigma was accepted";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(), "FeatureMap::set_sigma: sigma has 4 floats, expected 2 x 4 (heads, dim)");
   }

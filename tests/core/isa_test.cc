@@ -27,7 +27,7 @@ TEST_F(IsaTest, NamesAreParsedBack) {
 TEST_F(IsaTest, AnUnknownNameListsTheKnownOnes) {
   try {
     parse_isa("sse9");
-    FAIL() << "sse9 was taken";
+    FAIL() << "sse9 was accepted";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(), "parse_isa: \"sse9\" is not an instruction set, expected one of scalar, neon, sse4, avx2, avx512");
   }

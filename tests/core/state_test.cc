@@ -169,7 +169,7 @@ TEST(State, ComposeRefusesAnotherShape) {
   const State other(StateShape{.batch = 3, .heads = 2, .features = 4, .value_dim = 5});
   try {
     (void)State::compose(random_state(13), other);
-    FAIL() << "another shape was taken";
+    FAIL() << "another shape was accepted";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(), "State::compose: later has shape [3, 2, 4, 5], expected [3, 2, 5, 4] (the shape of earlier)");
   }

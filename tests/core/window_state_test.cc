@@ -90,7 +90,7 @@ TEST(WindowState, BeginsWithNoTokensNoWeightAndZeroElsewhere) {
         for (float x : state.part(part, b)) EXPECT_EQ(x, is_log_weight ? kNoWeight : 0.0F) << static_cast<int>(part);
       }
     }
-    EXPECT_EQ(state, WindowState(shape)) << "-inf equals itself";
+    EXPECT_EQ(state, WindowState(shape)) << "-inf compares equal";
   }
 }
 
@@ -161,7 +161,7 @@ TEST(WindowState, CopiesAreForks) {
     EXPECT_NE(fork, state);
     fork = state;
     ++fork.tokens(0);
-    EXPECT_NE(fork, state) << "what was seen counts, not numbers alone";
+    EXPECT_NE(fork, state) << "the number of tokens is compared, not only the data";
   }
 }
 
@@ -207,24 +207,24 @@ TEST(WindowState, RefusalsNameTheExtentAndTheKind) {
   const Case cases[] = {
       {kHybrid, &S::batch, -1, "WindowState: batch is -1, expected at least 0 (hybrid)"},
       {kHybrid, &S::heads, 0, "WindowState: heads is 0, expected at least 1 (hybrid)"},
-      {kHybrid, &S::query_heads, 2, "WindowState: query_heads is 2, expected 1 (hybrid keeps nothing of queries)"},
+      {kHybrid, &S::query_heads, 2, "WindowState: query_heads is 2, expected 1 (hybrid stores no queries)"},
       {kHybrid, &S::dim, 0, "WindowState: dim is 0, expected at least 1 (hybrid)"},
       {kHybrid, &S::far_dim, -1, "WindowState: far_dim is -1, expected at least 0 (hybrid)"},
       {kHybrid, &S::window, 0, "WindowState: window is 0, expected at least 1 (hybrid)"},
-      {kHybrid, &S::summaries, 1, "WindowState: summaries is 1, expected 0 (hybrid has none)"},
-      {kHybrid, &S::proposals, 1, "WindowState: proposals is 1, expected 0 (hybrid has none)"},
+      {kHybrid, &S::summaries, 1, "WindowState: summaries is 1, expected 0 (hybrid does not use it)"},
+      {kHybrid, &S::proposals, 1, "WindowState: proposals is 1, expected 0 (hybrid does not use it)"},
       {kHybrid, &S::features, 0, "WindowState: features is 0, expected at least 1 (hybrid)"},
       {kEva, &S::value_dim, 0, "WindowState: value_dim is 0, expected at least 1 (eva)"},
       {kEva, &S::query_heads, 3, "WindowState: query_heads is 3, expected a multiple of heads, 2"},
-      {kEva, &S::far_dim, 4, "WindowState: far_dim is 4, expected 0 (eva has none)"},
+      {kEva, &S::far_dim, 4, "WindowState: far_dim is 4, expected 0 (eva does not use it)"},
       {kEva, &S::summaries, 0, "WindowState: summaries is 0, expected at least 1 (eva)"},
-      {kEva, &S::proposals, 4, "WindowState: proposals is 4, expected 0 (eva has none)"},
+      {kEva, &S::proposals, 4, "WindowState: proposals is 4, expected 0 (eva does not use it)"},
       {kEva, &S::features, 0, "WindowState: features is 0, expected at least 1 (eva)"},
       {kLara, &S::query_heads, 0, "WindowState: query_heads is 0, expected at least 1 (lara)"},
       {kLara, &S::summaries, 0, "WindowState: summaries is 0, expected at least 1 (lara)"},
       {kLara, &S::proposals, 0, "WindowState: proposals is 0, expected at least 1 (lara)"},
-      {kLara, &S::features, 7, "WindowState: features is 7, expected 0 (lara has none)"},
-      {kHybrid, &S::chunk, 2, "WindowState: chunk is 2, expected 0 (hybrid has none)"},
+      {kLara, &S::features, 7, "WindowState: features is 7, expected 0 (lara does not use it)"},
+      {kHybrid, &S::chunk, 2, "WindowState: chunk is 2, expected 0 (hybrid does not use it)"},
       {kEva, &S::chunk, 0, "WindowState: chunk is 0, expected at least 1 (eva)"},
       {kLara, &S::chunk, 4, "WindowState: chunk is 4, expected a divisor of window, 6"},
   };
@@ -252,7 +252,7 @@ TEST(WindowState, RefusesSizesThatNoNumberHolds) {
         if (extent == &S::batch) continue;
         shape.batch = 0;
         EXPECT_NE(refusal_of(shape).find("does not fit in memory"), std::string::npos)
-            << "an entry must fit, even if none is there";
+            << "an entry must fit, even if the batch is empty";
       }
     }
   }
@@ -288,9 +288,10 @@ TEST(WindowState, DifferencesOfShapesAreNamed) {
   }
   WindowStateShape found = kLara;
   found.recipe = 0xabc;
-  EXPECT_EQ(difference_of(found, kLara),
-            "recipe 0000000000000abc, expected 0000000000000000: it was made with another one of seed, layer, draw, draws, scale "
-            "and samples_per_proposal");
+  EXPECT_EQ(
+      difference_of(found, kLara),
+      "recipe 0000000000000abc, expected 0000000000000000: it was made with other options (compare seed, layer, draw, draws, "
+      "scale and samples_per_proposal)");
   found.window = 12;
   found.chunk = 6;
   EXPECT_EQ(difference_of(found, kLara), "window 12, expected 6; chunk 6, expected 3");
@@ -304,7 +305,7 @@ TEST(WindowState, RecipesDifferInEveryOptionAndTheirOrder) {
                          recipe_of({1, 3, 2}), recipe_of({1, 2}), recipe_of({1, 2, 3, 0}), uint64_t{0}}) {
     EXPECT_NE(recipe, other);
   }
-  EXPECT_EQ(recipe_of({0}), 0xe220a8397b1dcdafU) << "the first number of SplitMix64 with seed 0: files hold recipes";
+  EXPECT_EQ(recipe_of({0}), 0xe220a8397b1dcdafU) << "the first number of SplitMix64 with seed 0: recipes are stored in files";
 }
 
 TEST(WindowState, KindsHaveNames) {

@@ -152,7 +152,7 @@ TEST(CausalEva, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: summaries is 4, expected a multiple of 3 (window / chunk)");
   options = c.options, options.summaries = 0;
   EXPECT_EQ(refusal(options, &state),
-            "causal_eva_attention: state is given with summaries = 0, expected null (such a state has no size)");
+            "causal_eva_attention: state is given with summaries = 0, expected null (such a state would grow without bound)");
   options = c.options, options.features = 0;
   EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: features is 0, expected 1 to 16777216");
   for (float decay : {0.0F, -1.0F, 1.5F, kNan}) {
@@ -170,7 +170,7 @@ TEST(CausalEva, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: record has 3 floats, expected 40 (its record size)");
   options = c.options, options.summaries = 0;
   EXPECT_EQ(refusal_of([&] { causal_eva_state_shape(1, 1, 1, 4, 4, options); }),
-            "causal_eva_state_shape: summaries is 0, expected at least 3: a state of all summaries has no size");
+            "causal_eva_state_shape: summaries is 0, expected at least 3 (such a state would grow without bound)");
 
   const std::vector<float> token(64);
   std::vector<float> step_out(64);
@@ -179,7 +179,7 @@ TEST(CausalEva, RefusesWhatDoesNotFit) {
               causal_eva_step(View3(token.data(), {2, 2, 5}), View3(token.data(), {2, 1, 5}), View3(token.data(), {2, 1, 6}),
                               twice, MutView3(step_out.data(), {2, 2, 6}), c.options);
             }),
-            "causal_eva_step: a session is given twice, expected each once");
+            "causal_eva_step: a session is given twice, expected distinct sessions");
   EXPECT_EQ(refusal_of([&] {
               causal_eva_step(View3(token.data(), {1, 2, 4}), View3(token.data(), {1, 1, 4}), View3(token.data(), {1, 1, 6}),
                               state, MutView3(step_out.data(), {1, 2, 6}), c.options);

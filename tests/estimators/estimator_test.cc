@@ -24,7 +24,7 @@ TEST(ParseEstimator, ANameAloneIsItsKindWithDefaults) {
   for (const auto& [name, kind] : kNames) {
     EXPECT_EQ(parse_estimator(name), Estimator{.kind = kind}) << name;
     EXPECT_EQ(name_of(kind), name);
-    EXPECT_EQ(to_string(Estimator{.kind = kind}), name) << "defaults are left out";
+    EXPECT_EQ(to_string(Estimator{.kind = kind}), name) << "defaults are omitted";
   }
 }
 
@@ -85,7 +85,8 @@ TEST(ParseEstimator, TextOfAnEstimatorIsReadBackAsTheSame) {
     EXPECT_EQ(parse_estimator(to_string(estimator)), estimator) << text;
   }
   EXPECT_EQ(to_string(parse_estimator("lara:proposals=qk_mixed,samples=64,window=32")), "lara:samples=64,proposals=qk-mixed");
-  EXPECT_EQ(to_string(parse_estimator("rfa:samples=64")), "rfa:samples=64") << "what was said is not a default";
+  EXPECT_EQ(to_string(parse_estimator("rfa:samples=64")), "rfa:samples=64")
+      << "a value that was given is kept, even if it is the default";
 }
 
 TEST(ParseEstimator, NamesRoundTrip) {

@@ -201,7 +201,7 @@ Backward run_backward(const Case& c, EvaOptions options, std::vector<float>* out
       c.q_view(), c.k_view(), c.v_view(), View4(out.data(), c.out_shape()), record, c.dout_view(),
       {.q = MutView4(d.q.data(), c.q_shape()), .k = MutView4(d.k.data(), c.k_shape()), .v = MutView4(d.v.data(), c.v_shape())},
       options);
-  EXPECT_TRUE(same_bits(kept, record)) << "the record is an input";
+  EXPECT_TRUE(same_bits(kept, record)) << "the record must not change";
   if (out_of_forward != nullptr) *out_of_forward = out;
   return d;
 }

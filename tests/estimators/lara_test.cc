@@ -250,7 +250,7 @@ Backward run_backward(const Case& c, LaraOptions options, std::vector<float>* ou
       c.q_view(), c.k_view(), c.v_view(), View4(out.data(), c.out_shape()), record, c.dout_view(),
       {.q = MutView4(d.q.data(), c.q_shape()), .k = MutView4(d.k.data(), c.k_shape()), .v = MutView4(d.v.data(), c.v_shape())},
       options);
-  EXPECT_TRUE(same_bits(kept, record)) << "the record is an input";
+  EXPECT_TRUE(same_bits(kept, record)) << "the record must not change";
   if (out_of_forward != nullptr) *out_of_forward = out;
   return d;
 }
@@ -474,7 +474,7 @@ TEST(Lara, RefusesWhatDoesNotFitAndWritesNothing) {
   EXPECT_EQ(backward_refusal({.weights = SampleWeights::mis_opt}, c.q_shape(), record),
             "lara_attention_backward: weights is mis-opt, expected balance (no other weights have gradients)");
   EXPECT_EQ(backward_refusal({}, {2, 6, 4, 1}, record),
-            "lara_attention_backward: gradients.q has shape [2, 6, 4, 1], expected [2, 6, 4, 3] (as what it is the gradient of)");
+            "lara_attention_backward: gradients.q has shape [2, 6, 4, 1], expected [2, 6, 4, 3] (shape of the input)");
   EXPECT_EQ(backward_refusal({}, c.q_shape(), std::span(record).first(5)),
             fmt::format("lara_attention_backward: record has 5 floats, expected {} (its record size)", size));
   EXPECT_EQ(dq, std::vector<float>(dq.size(), 7.0F));

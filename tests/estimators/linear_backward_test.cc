@@ -472,7 +472,7 @@ TEST_P(LinearGradientsOp, MatchFiniteDifferencesOfTheForwardPass) {
       double along = 0;
       for (float value : gradient) along += std::abs(static_cast<double>(value)) * length;
       EXPECT_NEAR(along, derivative, tolerance) << shape.text() << " " << what;
-      EXPECT_GT(along, 20 * tolerance) << shape.text() << " " << what << ": too small a derivative to test";
+      EXPECT_GT(along, 20 * tolerance) << shape.text() << " " << what << ": the derivative is too small to test";
     };
     check(c.q, gradients.q, "q");
     check(c.k, gradients.k, "k");

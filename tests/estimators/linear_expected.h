@@ -247,7 +247,7 @@ inline float eps_in_the_middle(Case& c) {
     const Expected expected = expected_of(c);
     if (2 * expected.report.clamped >= expected.report.rows && expected.uncertain == 0) return eps;
   }
-  ADD_FAILURE() << c.shape.text() << ": no such floor";
+  ADD_FAILURE() << c.shape.text() << ": this floor has no expected value";
   return 0;
 }
 

@@ -57,7 +57,7 @@ class Layer {
   std::vector<double> exact_;
 };
 
-// Rows of x end in NaN that nobody may read, and rows of y in numbers that nobody may change.
+// Rows of x end in NaN that must not be read, and rows of y in numbers that must not change.
 constexpr int64_t kGap = 5;
 std::vector<float> activations(int64_t tokens, int64_t columns, uint64_t seed = 7) {
   std::vector<float> x(static_cast<size_t>(tokens * (columns + kGap)), kNan);

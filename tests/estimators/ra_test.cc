@@ -252,7 +252,7 @@ TEST(Ra, RefusesWhatDoesNotFitAndWritesNothing) {
   EXPECT_EQ(refusal_of([&] {
               ra_attention_backward(c.q_view(), c.k_view(), c.v_view(), c.dout_view(), {.k = MutView4(dk.data(), {2, 6, 2, 1})});
             }),
-            "ra_attention_backward: gradients.k has shape [2, 6, 2, 1], expected [2, 6, 2, 3] (as what it is the gradient of)");
+            "ra_attention_backward: gradients.k has shape [2, 6, 2, 1], expected [2, 6, 2, 3] (shape of the input)");
   EXPECT_EQ(dk, std::vector<float>(dk.size(), 7.0F));
 }
 

@@ -138,7 +138,7 @@ TEST(SoftmaxStep, RefusesLengthsPastTheCapacity) {
   const Case c({.queries = 1, .keys = 5});
   try {
     step(c, {6});
-    FAIL() << "not refused";
+    FAIL() << "accepted, expected an error";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(), "softmax_step: lengths[0] is 6, expected 0 to 5 (capacity of k_cache)");
   }

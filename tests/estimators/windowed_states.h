@@ -50,8 +50,8 @@ void expect_refused_recipe(const typename Op::Options& options, const std::strin
   const auto recipe_of_options = [](const typename Op::Options& of) { return Op::state_shape(1, 2, 1, 5, 6, of).recipe; };
   const uint64_t found = recipe_of_options(Op::small_options()), expected = recipe_of_options(options);
   EXPECT_NE(found, expected);
-  expect_refused_state<Op>(
-      options, fmt::format("recipe {:016x}, expected {:016x}: it was made with another one of {}", found, expected, names));
+  expect_refused_state<Op>(options, fmt::format("recipe {:016x}, expected {:016x}: it was made with other options (compare {})",
+                                                found, expected, names));
 }
 
 template <class Op>
@@ -84,7 +84,7 @@ void entries_hold_their_random_rows() {
     for (size_t r = 0; r < count; ++r) std::copy_n(drawn.data() + r * D, D, expected.data() + (r * G + g) * D);
   }
   EXPECT_EQ(rows(state, 0), expected);
-  EXPECT_EQ(rows(state, 1), std::vector<float>(expected.size(), 0.0F)) << "no token, no rows";
+  EXPECT_EQ(rows(state, 1), std::vector<float>(expected.size(), 0.0F)) << "masked tokens have no rows";
   EXPECT_EQ(rows(state, 2), expected);
 
   const Case<Op> tokens({.length = 61, .batch = 3, .heads = 4, .groups = 2});

@@ -59,7 +59,7 @@ TEST(Compressed, EveryFlippedByteAndEveryCutIsRefusedOrHarmless) {
       try {
         EXPECT_EQ(decompressed(damaged, "here", kLimit), "two\nlines\n") << at;  // bytes 8 and 9 of gzip are notes
       } catch (const FormatError& error) {
-        EXPECT_EQ(std::string(error.what()).rfind("here: is not sound ", 0), 0U) << error.what();
+        EXPECT_EQ(std::string(error.what()).rfind("here: is not valid ", 0), 0U) << error.what();
       }
     }
     EXPECT_NE(refusal<FormatError>([&] { (void)decompressed(std::string(whole), "here", 9); }).find("more than 9 bytes"),
@@ -164,12 +164,12 @@ TEST(LabelledTexts, LinesWithoutTheirColumnsAreRefusedByNumber) {
   EXPECT_NE(refused("1\ta\n2 b\n").find("x.tsv: line 2 has 1 column, expected at least 2"), std::string::npos);
   EXPECT_NE(refused("1\ta\n", {.pairs = true}).find("line 1 has 2 columns, expected at least 3"), std::string::npos);
   EXPECT_NE(refused("\ta\n").find("line 1 has no label in column 1"), std::string::npos);
-  EXPECT_NE(refused("label\ttext\n", {.header = true}).find("holds no examples"), std::string::npos);
+  EXPECT_NE(refused("label\ttext\n", {.header = true}).find("has no examples"), std::string::npos);
   EXPECT_THROW((void)read_labelled_texts("none", {.label_column = 0}), InvalidArgument);
   const auto path = directory.write("y.tsv", "1\ta\n");
   EXPECT_THROW((void)read_labelled_texts(path, {.label_column = 2, .text_column = 2}), InvalidArgument);
   EXPECT_NE(
-      refusal<FormatError>([&] { (void)read_labelled_texts(path, {.label_name = "sentiment"}); }).find("no column is named"),
+      refusal<FormatError>([&] { (void)read_labelled_texts(path, {.label_name = "sentiment"}); }).find("there is no column"),
       std::string::npos);
 }
 
@@ -191,7 +191,7 @@ TEST(ParallelText, LinesBelongTogether) {
   EXPECT_EQ(text.targets, (Strings{"ein Hund", "zwei"}));
   const auto shorter = directory.write("s.de", "ein Hund\n");
   EXPECT_EQ(refusal<FormatError>([&] { (void)read_parallel_text(source, shorter); }),
-            source.string() + " has 3 lines and " + shorter.string() + " has 1: parallel texts have a line for each line");
+            source.string() + " has 3 lines and " + shorter.string() + " has 1: expected the same number of lines");
   const auto hole = directory.write("h.de", "ein Hund\nx\nzwei\n");
   EXPECT_NE(refusal<FormatError>([&] { (void)read_parallel_text(source, hole); }).find("t.en: line 2 is empty, but not in"),
             std::string::npos);

@@ -31,12 +31,12 @@ TEST(Pnm, TextAndBinaryHoldTheSameImage) {
 
 TEST(Pnm, WhatIsNoImageIsRefusedWithItsPlace) {
   const auto said = [](const std::string& bytes) { return refusal<FormatError>([&] { (void)parse_pnm(bytes, "f.pgm"); }); };
-  EXPECT_EQ(said(""), "f.pgm: byte 0: is not an image, expected P2, P3, P5 or P6 (PGM or PPM) at its begin");
+  EXPECT_EQ(said(""), "f.pgm: byte 0: is not an image, expected P2, P3, P5 or P6 (PGM or PPM) at the start");
   EXPECT_EQ(said("P4 1 1\nx").substr(0, 14), "f.pgm: byte 0:");
   EXPECT_EQ(said("P5 0 1 255\n"), "f.pgm: byte 3: the width is missing or wrong, expected 1 to 16777216");
   EXPECT_EQ(said("P5 1 99999999999999999999 255\n"), "f.pgm: byte 5: the height is missing or wrong, expected 1 to 16777216");
-  EXPECT_EQ(said("P5 1 1 65536\n"), "f.pgm: byte 7: the greatest value is missing or wrong, expected 1 to 65535");
-  EXPECT_EQ(said("P5 1 1 255"), "f.pgm: byte 10: white space is missing after the greatest value");
+  EXPECT_EQ(said("P5 1 1 65536\n"), "f.pgm: byte 7: the maximum value is missing or wrong, expected 1 to 65535");
+  EXPECT_EQ(said("P5 1 1 255"), "f.pgm: byte 10: white space is missing after the maximum value");
   EXPECT_EQ(said("P5 2 2 255\nabc"), "f.pgm: byte 11: 3 bytes follow, expected 4 (an image of 2 x 2)");
   EXPECT_EQ(said("P5 2 2 255\nabcde"), "f.pgm: byte 11: 5 bytes follow, expected 4 (an image of 2 x 2)");
   EXPECT_EQ(said("P6 16777216 16777216 65535\nabc"),
@@ -44,7 +44,7 @@ TEST(Pnm, WhatIsNoImageIsRefusedWithItsPlace) {
   EXPECT_EQ(said("P5 2 1 9\n\x09\x0A"), "f.pgm: byte 10: a value is 10, expected 0 to 9");
   EXPECT_EQ(said("P2 2 1 9\n9 10"), "f.pgm: byte 11: a value is missing or wrong, expected 0 to 9");
   EXPECT_EQ(said("P2 2 1 9\n9 x"), "f.pgm: byte 11: a value is missing or wrong, expected 0 to 9");
-  EXPECT_EQ(said("P2 2 1 9\n9 1 1"), "f.pgm: byte 13: the image is complete, expected no more");
+  EXPECT_EQ(said("P2 2 1 9\n9 1 1"), "f.pgm: byte 13: unexpected bytes after the image");
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ TEST(Safetensors, TensorsAreReadByName) {
   EXPECT_EQ(tensors.find("c"), nullptr);
   try {
     (void)tensors.read("c");
-    FAIL() << "a tensor that is not there was read";
+    FAIL() << "a missing tensor was read";
   } catch (const FormatError& error) {
     EXPECT_STREQ(error.what(), "m.safetensors: no tensor \"c\", expected one of a, b");
   }
@@ -130,7 +130,7 @@ TEST(Safetensors, RefusalsSayWhatAndWhere) {
   EXPECT_EQ(refusal_of(file(entry("\"F32\"", "[2,2]", "[0,20]"), kFour)),
             "m.safetensors: tensor \"x\" ends at byte 20 of the buffer, expected at most 16 (its size): the file is truncated");
   EXPECT_EQ(refusal_of(file(entry("\"F32\"", "[2,3]"), kFour)),
-            "m.safetensors: tensor \"x\" takes 16 bytes, expected what shape [2, 3] of F32 takes (4 bytes each)");
+            "m.safetensors: tensor \"x\" takes 16 bytes, expected the size of shape [2, 3] of F32 (4 bytes each)");
   EXPECT_EQ(refusal_of(file(entry(), kFour + "more")), "m.safetensors: 85 bytes, expected 81 (where the last tensor ends)");
   expect_refused(entry("\"F32\"", "[2,2]", "[16,0]"), kFour, "begins at byte 16 and ends at byte 0");
   expect_refused(entry("\"F32\"", "[2,2]", "[0,16,16]"), kFour, "has 3 data_offsets, expected 2");
@@ -250,7 +250,7 @@ TEST_F(SafetensorsFile, WhatIsWrittenIsReadBack) {
   EXPECT_EQ(read.read_bytes("a \"quoted\" name"), (std::vector{std::byte{1}, std::byte{2}, std::byte{3}}));
   EXPECT_EQ(read.read("empty").shape, (Shape{0, 3}));
   EXPECT_EQ(read.metadata().at("step"), "12");
-  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), fs::directory_iterator()), 1) << "nothing is left beside it";
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_), fs::directory_iterator()), 1) << "no other file is left";
 }
 
 TEST_F(SafetensorsFile, ARefusedWriteLeavesTheOldFile) {
@@ -259,13 +259,13 @@ TEST_F(SafetensorsFile, ARefusedWriteLeavesTheOldFile) {
   write_safetensors(path_, std::vector{good});
   TensorToWrite bad = good;
   bad.shape = {3};
-  EXPECT_EQ(refusal_of_write(bad), "write_safetensors: tensor \"a\" has 8 bytes, expected what shape [3] of F32 takes");
+  EXPECT_EQ(refusal_of_write(bad), "write_safetensors: tensor \"a\" has 8 bytes, expected the size of shape [3] of F32");
   bad = good;
   bad.dtype = "f32";
   EXPECT_EQ(refusal_of_write(bad), "write_safetensors: tensor \"a\" has dtype \"f32\", expected one like F32");
   bad = good;
   bad.name = "__metadata__";
-  EXPECT_EQ(refusal_of_write(bad), "write_safetensors: name \"__metadata__\" is taken, expected another");
+  EXPECT_EQ(refusal_of_write(bad), "write_safetensors: name \"__metadata__\" is reserved or used twice");
   bad.name = "\xff";
   EXPECT_EQ(refusal_of_write(bad), "write_safetensors: a name or metadata is not UTF-8");
   EXPECT_THROW(write_safetensors(path_, std::vector{good, good}), InvalidArgument);

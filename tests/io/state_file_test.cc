@@ -205,7 +205,7 @@ TEST_F(StateFile, SaveAndLoadKeepTheState) {
   state.save(directory_ / "chat.state");
   EXPECT_EQ(State::load(directory_ / "chat.state"), state);
   EXPECT_EQ(read_all(directory_ / "chat.state"), state.to_bytes());
-  EXPECT_EQ(files(), 1U) << "nothing else is left behind";
+  EXPECT_EQ(files(), 1U) << "no other file is left";
 }
 
 TEST_F(StateFile, SaveReplacesWhatWasThere) {

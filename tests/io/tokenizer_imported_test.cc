@@ -234,8 +234,8 @@ TEST(BpeTokenizer, WhatIsNotSupportedIsRefusedByName) {
     EXPECT_EQ(said.rfind("hf.json: ", 0), 0U) << said;
     EXPECT_NE(said.find(message), std::string::npos) << said;
   };
-  expect([](Json& j) { j["extra"] = 1; }, "field \"extra\" is not known here");
-  expect([](Json& j) { j["model"]["extra"] = 1; }, "field \"model.extra\" is not known here");
+  expect([](Json& j) { j["extra"] = 1; }, "field \"extra\" is unknown");
+  expect([](Json& j) { j["model"]["extra"] = 1; }, "field \"model.extra\" is unknown");
   expect([](Json& j) { j["model"]["type"] = "Unigram"; }, R"(field "model.type" is "Unigram", expected "BPE")");
   expect([](Json& j) { j["model"]["dropout"] = 0.1; }, "field \"model.dropout\" is set");
   expect([](Json& j) { j["normalizer"] = {{"type", "NFC"}}; }, R"(field "normalizer.type" is "NFC", which is not supported)");
@@ -249,14 +249,14 @@ TEST(BpeTokenizer, WhatIsNotSupportedIsRefusedByName) {
       R"(field "post_processor.type" is "BertProcessing")");
   expect([](Json& j) { j["added_tokens"][0]["lstrip"] = true; }, "field \"added_tokens[0].lstrip\" is set");
   expect([](Json& j) { j["added_tokens"][0]["id"] = 5; }, "two pieces of id 5");
-  expect([](Json& j) { j["model"]["merges"][0] = "h  e"; }, "without exactly one space at place 0");
+  expect([](Json& j) { j["model"]["merges"][0] = "h  e"; }, "without exactly one space at index 0");
   expect([](Json& j) { j["model"]["merges"][1] = "h zz"; }, R"(field "model.merges[1]" names piece "zz")");
-  expect([](Json& j) { j["model"]["merges"][1] = "h o"; }, "merge 1 of 71 and 78 makes no piece");
-  expect([](Json& j) { j["model"]["merges"][1] = "h e"; }, "comes twice");
-  expect([](Json& j) { j["model"]["vocab"].erase("!"); }, "lacks a piece for byte 0x21");
+  expect([](Json& j) { j["model"]["merges"][1] = "h o"; }, "merge 1 of 71 and 78 does not give a piece");
+  expect([](Json& j) { j["model"]["merges"][1] = "h e"; }, "appears twice");
+  expect([](Json& j) { j["model"]["vocab"].erase("!"); }, "has no piece for byte 0x21");
   expect([](Json& j) { j["model"]["vocab"]["zz"] = -1; }, "has id -1 for piece \"zz\"");
   expect([](Json& j) { j["model"]["byte_fallback"] = false; }, "field \"model.byte_fallback\" is false", tiny_marks());
-  expect([](Json& j) { j["post_processor"]["single"].push_back(j["post_processor"]["single"][0]); }, "is another template",
+  expect([](Json& j) { j["post_processor"]["single"].push_back(j["post_processor"]["single"][0]); }, "is an unsupported template",
          tiny_marks());
   const std::string said = refusal<FormatError>([] { (void)bpe(tiny_bytes(), "", 200); });
   EXPECT_NE(said.find("expected 0 to 199"), std::string::npos) << said;
@@ -292,7 +292,7 @@ TEST(ImportedTokenizers, BrokenFilesOfOursAreRefusedByField) {
   EXPECT_NE(
       refused(R"({"kind":"scored","version":1,"pieces":["a","b","c"],"scores":[0,0,1e300]})").find("\"scores\" holds 1e+300"),
       std::string::npos);
-  EXPECT_NE(refused(R"({"kind":"bpe","version":1,"form":"letters"})").find("\"form\" is another, expected one of bytes, marks"),
+  EXPECT_NE(refused(R"({"kind":"bpe","version":1,"form":"letters"})").find("\"form\" is unknown, expected one of bytes, marks"),
             std::string::npos);
 }
 
@@ -300,7 +300,7 @@ TEST(ImportedTokenizers, BrokenFilesOfOursAreRefusedByField) {
 // scripts/stories_reference.py stories260K.bin tok512.bin.
 TEST(ImportedTokenizers, Stories260kSpellsItsOwnPrompt) {
   const char* data = std::getenv("RAFFIA_SHARED_DATA");
-  if (data == nullptr) GTEST_SKIP() << "RAFFIA_SHARED_DATA is not set: it names the directory that holds stories260K";
+  if (data == nullptr) GTEST_SKIP() << "RAFFIA_SHARED_DATA is not set, expected the directory that contains stories260K";
   const auto tokenizer = scored(read_file(std::filesystem::path(data) / "stories260K" / "tok512.bin"));
   EXPECT_EQ(tokenizer->encode("Once upon a time"), (Ids{403, 407, 261, 378}));
   EXPECT_EQ(tokenizer->decode(Ids{1, 403, 407, 261, 378, 432, 383, 286}), "Once upon a time, there was");

@@ -215,7 +215,7 @@ TEST(Tokenizer, TextThatTeachesNothingIsRefused) {
   }
   EXPECT_NE(refusal<InvalidArgument>([] { (void)trained("sp:200", "text"); }).find("sp:200, expected more than"),
             std::string::npos);
-  EXPECT_NE(refusal<InvalidArgument>([] { (void)trained("sp", "\n\n"); }).find("line ends alone"), std::string::npos);
+  EXPECT_NE(refusal<InvalidArgument>([] { (void)trained("sp", "\n\n"); }).find("only line ends"), std::string::npos);
 }
 
 TEST(Tokenizer, BrokenFilesAreRefusedByNameAndField) {
@@ -233,16 +233,16 @@ TEST(Tokenizer, BrokenFilesAreRefusedByNameAndField) {
   expect(R"({"kind":"byte"})", "field \"version\" is missing");
   expect(R"({"kind":"byte","version":2})", "field \"version\" is 2, expected");
   expect(R"({"kind":"bytes","version":1})", "field \"kind\" is \"bytes\", expected byte, char, word, sp, bpe or scored");
-  expect(R"({"kind":"byte","version":1,"words":[]})", "field \"words\" is not known here");
+  expect(R"({"kind":"byte","version":1,"words":[]})", "field \"words\" is unknown");
   expect(R"({"kind":"char","version":1,"characters":""})", "field \"characters\" is empty");
   expect(R"({"version":"1.0","added_tokens":[],"model":{"type":"BPE"}})", "is a tokenizer of Hugging Face");
   expect(R"({"kind":"char","version":1,"characters":"aba"})", "out of order at byte 2: U+0061 after U+0062");
   expect(R"({"kind":"char","version":1,"characters":"\u0000"})", "is not text at byte 0");
-  expect(R"({"kind":"word","version":1,"words":[]})", "begins with another word");
-  expect(R"({"kind":"word","version":1,"words":["\n","a","a"]})", "the same word at places 1 and 2");
-  expect(R"({"kind":"word","version":1,"words":["\n","a b"]})", "holds whitespace at place 1");
-  expect(R"({"kind":"word","version":1,"words":["\n",7]})", "holds 7 at place 1");
-  expect(R"({"kind":"sp","version":1,"model":"../../x","checksum":1})", "field \"model\" is another file");
+  expect(R"({"kind":"word","version":1,"words":[]})", "does not begin with");
+  expect(R"({"kind":"word","version":1,"words":["\n","a","a"]})", "the same word at indices 1 and 2");
+  expect(R"({"kind":"word","version":1,"words":["\n","a b"]})", "has white space at index 1");
+  expect(R"({"kind":"word","version":1,"words":["\n",7]})", "has 7 at index 1");
+  expect(R"({"kind":"sp","version":1,"model":"../../x","checksum":1})", "field \"model\" names another file");
 }
 
 TEST(Tokenizer, DamagedModelOfPiecesIsRefused) {
@@ -281,9 +281,9 @@ TEST(Tokenizer, ModelsOfPiecesThatReplaceCharactersAreRefused) {
     EXPECT_NE(said.find("tokenizer.model: replaces characters by a table (precompiled_charsmap)"), std::string::npos) << said;
   }
   EXPECT_NE(said_of(model + message(2, "\x18\x01")).find("has model type 1, expected 2"), std::string::npos);
-  EXPECT_NE(said_of(model + "\x1B").find("a field is of no known type"), std::string::npos);
-  EXPECT_NE(said_of(model + "\x1A\x7F").find("a field is cut off"), std::string::npos);
-  EXPECT_NE(said_of(model + "\x80").find("a number is cut off"), std::string::npos);
+  EXPECT_NE(said_of(model + "\x1B").find("a field has an unknown type"), std::string::npos);
+  EXPECT_NE(said_of(model + "\x1A\x7F").find("a field is truncated"), std::string::npos);
+  EXPECT_NE(said_of(model + "\x80").find("a number is truncated"), std::string::npos);
 }
 
 }  // namespace

@@ -276,12 +276,12 @@ TEST(WindowStateImage, RefusalsSayWhatAndWhere) {
 
 TEST(WindowStateImage, StatesOfTheOtherKindAreNamed) {
   const State state({.batch = 1, .heads = 1, .features = 2, .value_dim = 2});
-  EXPECT_LT(state.to_bytes().size(), kHeader) << "named though it is shorter than a header";
+  EXPECT_LT(state.to_bytes().size(), kHeader) << "recognised although it is shorter than a header";
   EXPECT_EQ(refusal_of(state.to_bytes()),
             "WindowState::from_bytes: begins with RAFSTATE, expected RAFWINST: a state, not a window state");
   try {
     (void)State::from_bytes(random_state(kSmall, 9).to_bytes());
-    FAIL() << "a window state was taken for a state";
+    FAIL() << "a window state was accepted as a state";
   } catch (const FormatError& error) {
     EXPECT_STREQ(error.what(), "State::from_bytes: begins with RAFWINST, expected RAFSTATE: a window state, not a state");
   }
@@ -327,7 +327,7 @@ TEST(WindowStateImage, RefusesCountsOfTokensThatCannotBe) {
 
   WindowState state(kSmall);
   state.tokens(0) = -1;
-  EXPECT_THROW((void)state.to_bytes(), InvalidArgument) << "no image is written that no reader takes";
+  EXPECT_THROW((void)state.to_bytes(), InvalidArgument) << "nothing is written that cannot be read";
 }
 
 TEST_F(WindowStateFile, SaveAndLoadKeepTheState) {
@@ -336,7 +336,7 @@ TEST_F(WindowStateFile, SaveAndLoadKeepTheState) {
     state.save(directory_ / "chat.state");
     EXPECT_EQ(WindowState::load(directory_ / "chat.state"), state);
     EXPECT_EQ(read_all(directory_ / "chat.state"), state.to_bytes());
-    EXPECT_EQ(files(), 1U) << "nothing else is left behind";
+    EXPECT_EQ(files(), 1U) << "no other file is left";
   }
 }
 
@@ -345,14 +345,14 @@ TEST_F(WindowStateFile, ForeignFilesAreNamed) {
   State({.batch = 1, .heads = 2, .features = 8, .value_dim = 8}).save(path);
   try {
     (void)WindowState::load(path);
-    FAIL() << "a state was taken for a window state";
+    FAIL() << "a state was accepted as a window state";
   } catch (const FormatError& error) {
     EXPECT_EQ(error.what(), path.string() + ": begins with RAFSTATE, expected RAFWINST: a state, not a window state");
   }
   random_state(kEva, 14).save(path);
   try {
     (void)State::load(path);
-    FAIL() << "a window state was taken for a state";
+    FAIL() << "a window state was accepted as a state";
   } catch (const FormatError& error) {
     EXPECT_EQ(error.what(), path.string() + ": begins with RAFWINST, expected RAFSTATE: a window state, not a state");
   }

@@ -1,5 +1,5 @@
 // The small operations of a layer against their twins, on every ISA, at lengths around those of vectors. Rows end in NaN that
-// nobody may read, outputs in numbers that nobody may change.
+// must not be read, outputs in numbers that must not change.
 #include "kernels/layer_ops.h"
 
 #include <gtest/gtest.h>

@@ -162,7 +162,7 @@ TEST(ImportedModel, Int8StaysNearItsTwin) {
 // prints these ids; the best logit is 0.04 above the second at least.
 TEST(ImportedModel, Stories260kContinuesAsPublished) {
   const char* data = std::getenv("RAFFIA_SHARED_DATA");
-  if (data == nullptr) GTEST_SKIP() << "RAFFIA_SHARED_DATA is not set: it names the directory that holds stories260K";
+  if (data == nullptr) GTEST_SKIP() << "RAFFIA_SHARED_DATA is not set, expected the directory that contains stories260K";
   const Ids expected = {432, 383, 286, 261, 376, 298, 315, 421, 395, 317, 426, 338, 401, 396, 267, 337, 410, 408, 419,
                         292, 411, 322, 265, 282, 295, 433, 426, 385, 328, 432, 358, 394, 261, 370, 432, 352, 266, 268,
                         388, 426, 338, 391, 266, 267, 337, 335, 312, 432, 398, 312, 286, 267, 414, 270, 333, 415, 426,

@@ -111,7 +111,7 @@ TEST(Convert, IsDeterministic) {
 TEST(Convert, RefusesWhatHasNoSoftmaxAttentionToReplace) {
   ModelConfig config = softmax_config();
   EXPECT_EQ(refusal(config, {"rfa_gate"}), "");
-  EXPECT_EQ(refusal(config, {"softmax"}), "convert: every layer is to be softmax, which the model has already");
+  EXPECT_EQ(refusal(config, {"softmax"}), "convert: every layer would stay softmax, expected a change");
   EXPECT_EQ(refusal(config, {"rfa", "rfa", "rfa"}), "convert: 3 estimators are given, expected 1 or 2 (one per layer)");
   config.estimators = {parse_estimator("rfa_gate")};
   EXPECT_EQ(refusal(config, {"rfa"}), "convert: the model has rfa_gate attention, expected softmax");

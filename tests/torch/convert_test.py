@@ -33,7 +33,7 @@ with tempfile.TemporaryDirectory() as name:
 
     # Nothing is written over unless asked for, and never a training run.
     before = (gate / "model.safetensors").read_bytes()
-    assert "exists already" in run("convert", softmax, gate, "--to", "rfa", code=2).stderr
+    assert "already exists" in run("convert", softmax, gate, "--to", "rfa", code=2).stderr
     assert "training run" in run("convert", gate, softmax, "--to", "rfa", "--force", code=2).stderr
     assert "expected softmax" in run("convert", gate, home / "again", "--to", "rfa", code=2).stderr
     assert not (home / "again").exists()

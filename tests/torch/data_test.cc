@@ -234,11 +234,11 @@ void expect_recall(const RecallTask& task, int64_t step, std::map<int64_t, int64
       if (distance[row][at] == 0) {
         EXPECT_EQ(target[row][at], kIgnore);
         const bool key_behind_pairs = at >= static_cast<size_t>(2 * options.pairs) && id >= first_key && id < first_value;
-        EXPECT_FALSE(key_behind_pairs) << "a key behind the pairs is a query";
+        EXPECT_FALSE(key_behind_pairs) << "a key after the pairs is a query";
         continue;
       }
       ASSERT_EQ(place.count(id), 1U);
-      EXPECT_TRUE(asked.insert(id).second) << "asked for once";
+      EXPECT_TRUE(asked.insert(id).second) << "each pair is queried once";
       EXPECT_EQ(static_cast<int64_t>(at) - place[id], distance[row][at]);
       EXPECT_EQ(target[row][at], input[row][static_cast<size_t>(place[id] + 1)]);
       EXPECT_EQ(target[row][at], input[row][at + 1]);

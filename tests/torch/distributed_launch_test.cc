@@ -38,7 +38,7 @@ TEST(LocalRanks, FailureOfOneIsNamedAndHasItsExitCode) {
   const Outcome outcome = run_shell(3, "test $RANK = 2 && exit 7; exit 0");
   EXPECT_EQ(outcome.code, 7);
   EXPECT_EQ(outcome.err.find("raffia: rank 2 (pid "), 0u) << outcome.err;
-  EXPECT_NE(outcome.err.find(") ended with exit code 7\n"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find(") exited with code 7\n"), std::string::npos) << outcome.err;
 }
 
 TEST(LocalRanks, OthersEndSoonAfterOneIsKilled) {
@@ -46,7 +46,7 @@ TEST(LocalRanks, OthersEndSoonAfterOneIsKilled) {
   const Outcome outcome = run_shell(2, "test $RANK = 1 && kill -9 $$; exec sleep 60", 200ms);
   EXPECT_EQ(outcome.code, 1);
   EXPECT_NE(outcome.err.find("raffia: rank 1 (pid "), std::string::npos) << outcome.err;
-  EXPECT_NE(outcome.err.find(") was ended by signal 9 (Killed)\n"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find(") was terminated by signal 9 (Killed)\n"), std::string::npos) << outcome.err;
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);  // not the minute that rank 0 would sleep
 }
 

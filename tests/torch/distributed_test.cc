@@ -162,7 +162,7 @@ TEST(Group, RankThatStaysAwayIsNamed) {
     return "";
   });
   EXPECT_NE(ranks[0].said.find("rank 1 ("), std::string::npos) << ranks[0].said;
-  EXPECT_NE(ranks[0].said.find("answers but did not come to collective 2 within 2 s"), std::string::npos) << ranks[0].said;
+  EXPECT_NE(ranks[0].said.find("answers but did not reach collective 2 within 2 s"), std::string::npos) << ranks[0].said;
 }
 
 TEST(Group, RankThatNeverComesIsNamed) {
@@ -174,7 +174,7 @@ TEST(Group, RankThatNeverComesIsNamed) {
     } catch (const GroupError& error) {
       said = error.what();
     }
-    const bool named = said.find("rank 1 did not come to 127.0.0.1:") != std::string::npos;
+    const bool named = said.find("rank 1 did not connect to 127.0.0.1:") != std::string::npos;
     if (!named) std::fprintf(stderr, "said: %s\n", said.c_str());
     ::_exit(named ? 0 : 1);
   }

@@ -87,7 +87,7 @@ def kill_a_rank(program, data, out):
     assert process.returncode == 1, f"exit code {process.returncode}"
     assert re.search(r"rank 1 \(.*pid %d\) no longer answers \(last seen .* s ago\): stopped at step \d+; "
                      r"the last checkpoint is step \d+" % pid, said), said
-    assert f"rank 1 (pid {pid}) was ended by signal 9" in said, said
+    assert f"rank 1 (pid {pid}) was terminated by signal 9" in said, said
     return time.monotonic() - begin
 
 

@@ -61,7 +61,7 @@ inline void expect_leaf_gradients(const std::function<at::Tensor()>& loss, const
         worst_expected = expected;
       }
     }
-    EXPECT_GT(largest, 0) << leaves[i].name << " has no influence: nothing was checked";
+    EXPECT_GT(largest, 0) << leaves[i].name << " has no effect: nothing was checked";
     EXPECT_LE(worst, tolerance * std::max(largest, 1e-3))
         << "gradient of " << leaves[i].name << ", entry " << worst_at << ": " << worst_found << ", expected " << worst_expected;
   }

@@ -140,7 +140,7 @@ TEST(LanguageModel, LearnedPositionsEndWhereTheyEnd) {
   const auto model = make<LanguageModelImpl>(config_of(Task::lm, "softmax", Positions::learned));
   const Tensor ids = random_ids(1, 21, kVocabulary);
   EXPECT_EQ(message_of([&] { model->forward(ids); }),
-            "Model: the text is 21 tokens long, expected at most 20 (learned positions have no more)");
+            "Model: the text is 21 tokens long, expected at most 20 (the number of learned positions)");
   ModelState state;
   model->forward(ids.narrow(1, 0, 20), &state);
   EXPECT_NE(message_of([&] { model->forward(ids.narrow(1, 20, 1), &state); }).find("21 tokens long"), std::string::npos);

@@ -342,7 +342,7 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   options.num_heads = 3;
   refused(options, "embed_dim is 16 and num_heads 3");
   options = options_for("rfa:layer=2", true);
-  refused(options, "names its layer");
+  refused(options, "sets layer or draw");
 
   const Attention attention = make("softmax", false);
   const Tensor x = torch::randn({2, 5, kWidth});

@@ -54,7 +54,7 @@ TEST(TorchOps, GradientsAreThoseOfFiniteDifferences) {
   const Case in(11);
   for (const NamedOp& op : all_ops()) {
     SCOPED_TRACE(op.name);
-    // Outputs of masked tokens have no gradient in some ops: nobody reads them.
+    // Outputs of masked tokens have no gradient in some ops: they are not used.
     const Tensor read = in.valid.unsqueeze(-1).unsqueeze(-1);
     expect_gradients([&](const std::vector<Tensor>& x) -> std::vector<Tensor> { return {op.run(x[0], x[1], x[2], in) * read}; },
                      {{"q", in.q}, {"k", in.k}, {"v", in.v}});
@@ -110,7 +110,7 @@ TEST(TorchOps, ErrorsOfTheCoreReachTheCaller) {
   const Case in = as_float(Case());
   try {
     eva(in.q, in.k, in.v, {.samples = 0});
-    FAIL() << "eva without samples was taken";
+    FAIL() << "eva without samples was accepted";
   } catch (const InvalidArgument& error) {
     EXPECT_NE(std::string(error.what()).find("samples is 0"), std::string::npos) << error.what();
   }

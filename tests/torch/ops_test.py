@@ -92,7 +92,7 @@ class Gradients(unittest.TestCase):
 
                 def run(*values):
                     result = list(call(name, {**tensors, **dict(zip(moving, values))}, valid=valid)[:outputs])
-                    # Outputs of masked tokens have no gradient in some ops: nobody reads them.
+                    # Outputs of masked tokens have no gradient in some ops: they are not used.
                     result[0] = result[0] * valid[:, :, None, None]
                     # Mass and log decay, the last of a state, are constants to gradients.
                     return tuple(r if i == 0 else r[..., :-2] for i, r in enumerate(result))

@@ -91,7 +91,7 @@ TEST_F(InitialModel, OptionsOfTheModelMayBeSaidAgainButNotChanged) {
   EXPECT_EQ(error_of(from_base("same", {{"width", "16"}, {"tokenizer", "char"}, {"positions", "auto"}})), "");
   EXPECT_EQ(
       error_of(from_base("other", {{"width", "32"}})),
-      "--width is 32, but the model in " + path("base") + " (--init) has 16: leave it out, or start a new model without --init");
+      "--width is 32, but the model in " + path("base") + " (--init) has 16: omit the flag, or start a new model without --init");
   EXPECT_NE(error_of(from_base("other", {{"tokenizer", "byte"}})).find("--tokenizer is byte, but the model in"),
             std::string::npos);
   EXPECT_NE(error_of(from_base("other", {{"estimator", "softmax"}})).find("has rfa_gate:samples=8"), std::string::npos);
@@ -110,7 +110,7 @@ TEST_F(InitialModel, OfEightBitsIsRefused) {
   const std::byte values[4] = {};
   const TensorToWrite tensor{"embedding.weight", "I8", {2, 2}, values};
   write_safetensors(path("base") + "/model.safetensors", std::vector{tensor}, {});
-  EXPECT_NE(error_of(from_base("more")).find("quantised models are not trained"), std::string::npos);
+  EXPECT_NE(error_of(from_base("more")).find("quantised models cannot be trained"), std::string::npos);
 }
 
 // A vocabulary from elsewhere, of bytes.

@@ -54,7 +54,7 @@ def interrupted_runs_exit_as_shells_count(program, data, directory):
             found = re.search(r"interrupted; a checkpoint was written at step (\d+)", stderr)
             assert found, stderr
             assert (out / f"trainer/step-{int(found[1]):08}").is_dir(), found[0]
-            assert "ended with exit code" not in stderr, stderr
+            assert "exited with code" not in stderr, stderr
             assert stdout == "", stdout
 
 

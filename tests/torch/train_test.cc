@@ -223,7 +223,7 @@ TEST_F(TrainRun, OtherDataTokenizerOrModelAreRefused) {
 TEST_F(TrainRun, ModelIsNeverOverwritten) {
   run(tiny("run"));
   const std::string before = read_file(out("run") + "/model.safetensors");
-  EXPECT_NE(error_of(tiny("run")).find("holds a model already"), std::string::npos);
+  EXPECT_NE(error_of(tiny("run")).find("already contains a model"), std::string::npos);
   EXPECT_EQ(read_file(out("run") + "/model.safetensors"), before);
 }
 
@@ -256,7 +256,7 @@ TEST_F(TrainRun, OneProcessAtATime) {
 
    private:
     std::function<void()> action_;
-  } second([&] { EXPECT_NE(error_of(tiny("run"), true).find("another process trains"), std::string::npos); });
+  } second([&] { EXPECT_NE(error_of(tiny("run"), true).find("another process is training"), std::string::npos); });
   train(options, *task, second);
 }
 

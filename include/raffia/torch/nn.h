@@ -1,13 +1,13 @@
-// Attention modules in the manner of torch::nn: one interface, one factory, every estimator.
+// Attention modules for torch::nn: one interface and one factory for every estimator.
 //
 //   auto attention = raffia::nn::make_attention({.embed_dim = 256, .num_heads = 4,
 //                                                .estimator = raffia::parse_estimator("rfa_gate"), .causal = true});
 //   at::Tensor y = attention->forward(x);           // x [B, T, E] -> [B, T, E], from empty memory
 //   raffia::nn::AttentionState state;               // empty memory
-//   y = attention->forward(x, {.state = &state});   // any number of tokens a call: a whole text, a chunk, one token
+//   y = attention->forward(x, {.state = &state});   // any number of tokens per call: a whole text, a chunk, one token
 //
 // Masks have the polarity of torch.nn.MultiheadAttention: in key_padding_mask, True means "ignore this key".
-// Parameters and buffers by name and shape: docs/model-format.md.
+// Names and shapes of parameters and buffers: docs/model-format.md.
 #ifndef RAFFIA_TORCH_NN_H_
 #define RAFFIA_TORCH_NN_H_
 
@@ -31,26 +31,26 @@ struct AttentionOptions {
   int64_t embed_dim = 256;   // E
   int64_t num_heads = 4;     // H; E / H is the size of a head, d
   int64_t num_kv_heads = 0;  // G, a divisor of H: each key and value head serves H / G query heads; 0: H
-  Estimator estimator = {};  // parse_estimator("rfa_gate"); its seed counts, its layer and draw are named below
+  Estimator estimator = {};  // parse_estimator("rfa_gate"); its seed is used, its layer and draw are not (see below)
   bool causal = false;       // self attention that never looks ahead; else self or cross attention
   bool bias = true;          // of the projections
   bool rotary = false;       // rotary positions on q and k (hybrid: on the exact part only)
   double rotary_base = 10000;
   int64_t conv = 0;                   // width of a causal depthwise convolution on q, k and v; causal attention only
   bool head_norm = false;             // RMS norm, with a weight, of each head's output
-  bool learned_sigma = true;          // random maps
-  int64_t pool = 200;                 // matrices that training draws from; 0: the fixed one, always
-  double span_min = 0, span_max = 0;  // gates: spans 1 / (1 - g) of the key heads at first; 0: 2..256, hybrid 16..512
-  uint32_t layer = 0;                 // names the stream of random numbers, with estimator.seed
+  bool learned_sigma = true;          // random maps: sigma is trained
+  int64_t pool = 200;                 // number of random matrices that training picks from; 0: always the stored one
+  double span_min = 0, span_max = 0;  // gates: initial spans 1 / (1 - g) of the key heads; 0: 2..256, hybrid 16..512
+  uint32_t layer = 0;                 // selects the stream of random numbers, together with estimator.seed
 
   int64_t head_dim() const { return embed_dim / num_heads; }
   int64_t key_heads() const { return num_kv_heads == 0 ? num_heads : num_kv_heads; }
 };
 
-// What a causal attention remembers between calls. Empty at first; B comes first in every tensor.
+// The memory of a causal attention between calls. Initially empty. B is the first axis of every tensor.
 struct AttentionState {
   Tensor memory = {};             // state of the estimator; undefined: empty
-  Tensor keys = {}, values = {};  // softmax, window, ra: what is still visible, [B, T, G, d]
+  Tensor keys = {}, values = {};  // softmax, window, ra: those that later tokens can see, [B, T, G, d]
   Tensor tail = {};               // inputs of the short convolution that the next token needs, [B, conv - 1, E + 2 G d]
   int64_t position = 0;           // tokens seen
 
@@ -59,23 +59,23 @@ struct AttentionState {
 };
 
 struct ForwardOptions {
-  Tensor key_padding_mask = {};     // [B, Tk] bool, True: ignore this key. Not together with a state
-  AttentionState* state = nullptr;  // causal: read as the past and left as the past of the next call
+  Tensor key_padding_mask = {};     // [B, Tk] bool, True: ignore this key. Not allowed together with a state
+  AttentionState* state = nullptr;  // causal: the memory of earlier calls; it is read and updated
 };
 
-// What the last forward pass saw, for the monitors of a training run.
+// Statistics of the last forward pass, for monitoring a training run.
 struct Monitor {
-  double sigma = 0;                // mean over heads and dimensions; 0 without random map
+  double sigma = 0;                // mean over heads and dimensions; 0 without a random map
   double clamp_rate = 0;           // of denominators
-  std::vector<double> spans = {};  // mean 1 / (1 - g) per key head; empty without gate
+  std::vector<double> spans = {};  // mean 1 / (1 - g) per key head; empty without a gate
 };
 
-// One sequence whose tokens are split over processes, in order: how an attention learns what the slices before its own hold.
+// A sequence whose tokens are split over processes, in order: exchanges what an attention needs from the slices before its own.
 class SequenceSplit {
  public:
   virtual ~SequenceSplit() = default;
-  virtual int64_t position() const = 0;  // tokens in the slices before this one
-  // [B, n, C], the end of this slice -> the end of the slice before; zeros for the first one. Differentiable.
+  virtual int64_t position() const = 0;  // number of tokens in the slices before this one
+  // [B, n, C], the end of this slice -> the end of the slice before it; zeros for the first slice. Differentiable.
   virtual Tensor tail_before(const Tensor& tail) = 0;
   // ops::rfa_gate over the whole sequence; this process has its slice of the inputs and gets its slice of the output.
   virtual ops::Carried rfa_gate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits,
@@ -88,14 +88,14 @@ class AttentionImpl : public torch::nn::Module {
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const ForwardOptions& options = {});
   Tensor forward(const Tensor& x, const ForwardOptions& options = {}) { return forward(x, x, x, options); }
 
-  // Training takes matrix `draw` of the pool from now on (any number; taken modulo the pool). Evaluation always uses the one that
-  // is stored with the weights.
+  // Training uses matrix `draw` of the pool from now on (any number; taken modulo the pool size). Evaluation always uses the
+  // matrix that is stored with the weights.
   void redraw(uint64_t draw) { draw_ = draw; }
 
   const AttentionOptions& options() const { return options_; }
   virtual Monitor monitor() const;
 
-  // What the estimator saw and gave in the last forward pass, if asked to keep it; else undefined.
+  // Inputs and output of the estimator in the last forward pass, if keep(true) was called; else undefined.
   struct Kept {
     Tensor input;    // [B, Tk, E], what the keys were projected from
     Tensor q, k, v;  // [B, Tq, H, d], [B, Tk, G, d]
@@ -104,24 +104,24 @@ class AttentionImpl : public torch::nn::Module {
   void keep(bool keeps);
   const Kept& kept() const { return kept_; }
 
-  // From now on forward() gets this process's slice of every sequence. Null: whole sequences again. rfa_gate alone can do it.
+  // From now on forward() gets this process's slice of every sequence. Null: whole sequences again. Only rfa_gate supports this.
   void split_sequence(std::shared_ptr<SequenceSplit> split);
 
  protected:
   explicit AttentionImpl(const AttentionOptions& options);
 
-  // Heads split off and positions applied: q [B, Tq, H, d], k, v [B, Tk, G, d] -> [B, Tq, H, d].
+  // Inputs with heads split and positions applied: q [B, Tq, H, d], k, v [B, Tk, G, d] -> [B, Tq, H, d].
   struct Heads {
     Tensor q, k, v;
-    Tensor q_plain, k_plain;  // without rotary positions (the same tensors where there are none)
+    Tensor q_plain, k_plain;  // without rotary positions (the same tensors as q, k if there are none)
     Tensor input;             // [B, Tk, E], what the keys were projected from: for gates
     Tensor valid;             // [B, Tk] bool, True: takes part; undefined: all
   };
   virtual Tensor attend(const Heads& heads, AttentionState* state) = 0;
 
-  // 0, the fixed draw, in evaluation and without pool; 1 + n % pool in training.
+  // 0, the stored draw, in evaluation and without a pool; 1 + n % pool in training.
   uint32_t current_draw() const;
-  // The estimator with the stream of random numbers of this layer and of the current draw.
+  // The estimator with the stream of random numbers of this layer and the current draw.
   Estimator current_estimator() const;
 
   int64_t head_dim() const { return options_.head_dim(); }
@@ -144,7 +144,7 @@ class AttentionImpl : public torch::nn::Module {
 
 using Attention = std::shared_ptr<AttentionImpl>;
 
-// One of the classes below, by options.estimator.kind.
+// Makes one of the classes below, depending on options.estimator.kind.
 Attention make_attention(const AttentionOptions& options);
 
 // The feature map of an attention: draws and sigma of the random ones, weight and bias of relu. Nothing for identity and elu.
@@ -161,7 +161,7 @@ class AttentionMapImpl : public torch::nn::Module {
   MapKind kind_;
   Tensor draws_, sigma_;             // [G, D, d], [G, d]
   Tensor weight_, bias_;             // [G, F, d], [G, F]
-  std::map<uint32_t, Tensor> pool_;  // the draws that training has met
+  std::map<uint32_t, Tensor> pool_;  // the draws that training has used so far
 };
 TORCH_MODULE(AttentionMap);
 
@@ -185,11 +185,11 @@ class RandomFeatureAttentionImpl : public AttentionImpl {
   Tensor attend(const Heads& heads, AttentionState* state) override;
 
  private:
-  AttentionMap map_ = nullptr;  // none in log space, which draws its own
+  AttentionMap map_ = nullptr;  // null in log space, where the op draws its own
 };
 TORCH_MODULE(RandomFeatureAttention);
 
-// What rfa_gate and hybrid share: a map, and a gate per key head that reads the input.
+// Common to rfa_gate and hybrid: a map, and a gate per key head that is computed from the input.
 class GatedAttentionImpl : public AttentionImpl {
  public:
   Monitor monitor() const override;

@@ -1,13 +1,13 @@
 // Raffia's ops for LibTorch: torch.ops.raffia.* as C++ functions.
 //
-// Every op here goes through torch's dispatcher: CPU kernels are those of attention.h, lara.h, eva.h and hybrid.h, gradients are
-// their backward passes, the Meta device infers shapes. From Python: torch.ops.load_library("libraffia_torch.so"), then
+// Every op goes through torch's dispatcher: the CPU kernels are those of attention.h, lara.h, eva.h and hybrid.h, gradients are
+// their backward passes, and the Meta device infers shapes. From Python: torch.ops.load_library("libraffia_torch.so"), then
 // torch.ops.raffia.rfa_gate(q, k, v, gate_logits, ...). Schemas: docs/torch.md.
 //
 // Shapes as in attention.h: q [B, Tq, H, D], k [B, Tk, G, D], v [B, Tk, G, V], gate_logits [B, Tk, G], any strides. fp32 or bf16;
 // double runs the reference twins forward (slow: for gradient checks), and its gradients come from the fp32 kernels.
-// `valid` [B, Tk], bool, says which keys take part (True: it does); undefined: all.
-// A second derivative is refused with an error.
+// `valid` [B, Tk], bool, says which keys take part (True: takes part); undefined: all.
+// Second derivatives are not supported and raise an error.
 #ifndef RAFFIA_TORCH_OPS_H_
 #define RAFFIA_TORCH_OPS_H_
 
@@ -34,21 +34,21 @@ struct Map {
   Tensor bias = {};    // relu: [G, F]
 };
 
-// What causal ops return. A state is one fp32 tensor, [B, G, F * (V + 1) + 2] for rfa and rfa_gate (per head: sums [F, V],
-// normaliser [F], mass, log decay) and opaque [B, N] for the windowed ones: B comes first, so that sessions are selected by
-// index_select(0, ..).
+// The result of causal ops. A state is one fp32 tensor: [B, G, F * (V + 1) + 2] for rfa and rfa_gate (per head: sums [F, V],
+// normaliser [F], mass, log decay), and opaque [B, N] for the windowed ones. B is the first axis, so that index_select(0, ..)
+// selects sessions.
 struct Carried {
   Tensor out;
-  Tensor state;   // of the past of the next call; differentiable for rfa and rfa_gate, a constant for the others
-  Tensor report;  // int64 [2]: rows, clamped (see raffia::Report); zeros for causal_lara and causal_eva, which clamp nothing
+  Tensor state;   // for the next call; differentiable for rfa and rfa_gate, a constant for the others
+  Tensor report;  // int64 [2]: rows, clamped (see raffia::Report); zeros for causal_lara and causal_eva, which never clamp
 };
 struct Read {
   Tensor out;
   Tensor report;
 };
 
-// Of the option structs, `layout`, `threads`, `executor`, `record`, `key_bias` and `logsumexp` are not read: tensors carry these,
-// and threads are torch's own.
+// The fields `layout`, `threads`, `executor`, `record`, `key_bias` and `logsumexp` of the options are ignored: these are tensors
+// here, and the threads are those of torch.
 Tensor softmax(const Tensor& q, const Tensor& k, const Tensor& v, const SoftmaxOptions& options = {}, const Tensor& valid = {},
                const Tensor& key_bias = {});
 
@@ -59,7 +59,7 @@ Tensor softmax_step(const Tensor& q, const Tensor& k_cache, const Tensor& v_cach
 Read rfa(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& valid = {},
          std::optional<double> eps = {});
 
-// `state` undefined: from empty memory.
+// `state` undefined: starts from empty memory.
 Carried causal_rfa(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& state = {},
                    const Tensor& valid = {}, std::optional<double> eps = {});
 Carried rfa_gate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const Map& map,

@@ -1,4 +1,4 @@
-// What all attentions do before and after their estimator.
+// Common to all attention modules: what happens before and after the estimator.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -33,7 +33,8 @@ AttentionImpl::AttentionImpl(const AttentionOptions& options) : options_(options
           "Attention: embed_dim is {} and num_heads {}, expected a positive multiple of the number of heads", width, heads);
   const int64_t key_heads = options.key_heads(), key_width = key_heads * head_dim();
   require(key_heads >= 1 && heads % key_heads == 0,
-          "Attention: num_kv_heads is {}, expected a divisor of the {} heads, or 0 for as many", options.num_kv_heads, heads);
+          "Attention: num_kv_heads is {}, expected a divisor of the {} heads, or 0 for the same number", options.num_kv_heads,
+          heads);
   require(!options.rotary || head_dim() % 2 == 0, "Attention: a head is {} wide, expected an even size (rotary positions)",
           head_dim());
   require(!options.causal || estimator.supports_causal(), "Attention: {} is bidirectional, expected causal to be false",
@@ -45,8 +46,7 @@ AttentionImpl::AttentionImpl(const AttentionOptions& options) : options_(options
           options.causal);
   require(options.pool >= 0, "Attention: pool is {}, expected 0 or more", options.pool);
   require(estimator.layer == 0 && estimator.draw == 0,
-          "Attention: {} names its layer or draw, expected neither (AttentionOptions::layer and redraw() do)",
-          to_string(estimator));
+          "Attention: {} sets layer or draw, expected neither (use AttentionOptions::layer and redraw())", to_string(estimator));
   q_proj_ = register_module("q_proj", make_linear(width, width, options.bias));
   k_proj_ = register_module("k_proj", make_linear(width, key_width, options.bias));
   v_proj_ = register_module("v_proj", make_linear(width, key_width, options.bias));
@@ -107,7 +107,7 @@ Tensor AttentionImpl::forward(const Tensor& query, const Tensor& key, const Tens
   Tensor next_tail;
   if (options_.conv > 0) {
     Tensor all = at::cat({q, k, v}, 2);  // [B, T, E + 2 G d]
-    // Tokens that are not there must not reach later ones through the convolution either.
+    // Padding must not reach later tokens through the convolution either.
     if (heads.valid.defined()) all = all.masked_fill(options.key_padding_mask.unsqueeze(2), 0);
     const int64_t kept = options_.conv - 1;
     Tensor before = state != nullptr && state->tail.defined() ? state->tail.to(all.scalar_type())

@@ -1,4 +1,4 @@
-// Feature maps as modules: what is learned, what is stored, what training draws.
+// Feature maps as modules: parameters, stored buffers, and the draws of training.
 #include <cmath>
 
 #include "core/check.h"

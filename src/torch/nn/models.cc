@@ -19,14 +19,14 @@ torch::nn::Embedding make_embedding(const ModelConfig& config) {
 
 torch::nn::Linear make_output(const ModelConfig& config) { return make_linear(config.width, config.vocabulary, false); }
 
-// What gives logits: [vocabulary, E].
+// The output matrix: [vocabulary, E].
 const Tensor& output_matrix(const torch::nn::Embedding& embedding, const torch::nn::Linear& output) {
   return output.is_empty() ? embedding->weight : output->weight;
 }
 
 int64_t learned_positions(const ModelConfig& config) { return config.positions == Positions::learned ? config.max_length : 0; }
 
-// A config that was made in memory is checked as one from a file.
+// A config made in memory is checked like one from a file.
 const ModelConfig& checked(const ModelConfig& config, Task task) {
   require(config.task == task, "Model: the config is for {}, expected {}", name_of(config.task), name_of(task));
   config.check("Model");
@@ -39,13 +39,13 @@ void check_ids(const char* name, const Tensor& ids) {
           ids.defined() ? fmt::format("{}", fmt::join(ids.sizes(), ", ")) : "");
 }
 
-// [B, T] bool, True: no token; undefined where all are.
+// [B, T] bool, True: padding; undefined if there is none.
 Tensor padding_of(const Tensor& ids) {
   Tensor padding = ids.eq(Tokenizer::kPad);
   return padding.any().item<bool>() ? padding : Tensor();
 }
 
-// x [B, T, E] -> [B, E], over tokens alone.
+// x [B, T, E] -> [B, E], mean over tokens without padding.
 Tensor mean_over_tokens(const Tensor& x, const Tensor& padding) {
   if (!padding.defined()) return x.mean(1);
   const Tensor tokens = padding.logical_not().to(x.scalar_type());

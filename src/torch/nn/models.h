@@ -1,4 +1,4 @@
-// The models that raffia trains: pre-norm transformers over any estimator per layer. Made from a ModelConfig, saved as a model
+// The models that raffia trains: pre-norm transformers with any estimator per layer. Made from a ModelConfig, saved as a model
 // directory (config.json, model.safetensors): docs/model-format.md.
 #ifndef RAFFIA_TORCH_NN_MODELS_H_
 #define RAFFIA_TORCH_NN_MODELS_H_
@@ -14,7 +14,7 @@
 
 namespace raffia::nn {
 
-// What all models have in common.
+// The base class of all models.
 class ModelImpl : public torch::nn::Module {
  public:
   explicit ModelImpl(const ModelConfig& config) : config_(config) {}
@@ -22,16 +22,16 @@ class ModelImpl : public torch::nn::Module {
 
   void redraw(uint64_t draw);                                      // of every attention: see AttentionImpl::redraw
   std::vector<std::shared_ptr<AttentionImpl>> attentions() const;  // in order
-  int64_t parameter_count() const;                                 // of what is trained
+  int64_t parameter_count() const;                                 // of the trained parameters
 
-  // From now on inputs are this process's slices of the sequences: see AttentionImpl::split_sequence. Language models alone.
+  // From now on inputs are this process's slices of the sequences: see AttentionImpl::split_sequence. Language models only.
   void split_sequence(const std::shared_ptr<SequenceSplit>& split);
 
  protected:
   ModelConfig config_;
 };
 
-// ids [B, T] int64 -> logits [B, T, vocabulary]; embeddings are tied, or the output has a matrix of its own.
+// ids [B, T] int64 -> logits [B, T, vocabulary]; the output matrix is tied to the embeddings or separate.
 class LanguageModelImpl : public ModelImpl {
  public:
   explicit LanguageModelImpl(const ModelConfig& config);
@@ -42,7 +42,7 @@ class LanguageModelImpl : public ModelImpl {
 
  private:
   torch::nn::Embedding embedding_ = nullptr;
-  torch::nn::Linear output_ = nullptr;  // where embeddings are not tied
+  torch::nn::Linear output_ = nullptr;  // if embeddings are not tied
   Stack decoder_ = nullptr;
 };
 
@@ -52,18 +52,18 @@ class TranslatorImpl : public ModelImpl {
  public:
   explicit TranslatorImpl(const ModelConfig& config);
   Tensor encode(const Tensor& source);  // [B, S, E]
-  // With a state: the tokens that follow those of the calls before.
+  // With a state: `target` continues the tokens of earlier calls.
   Tensor decode(const Tensor& target, const Tensor& encoded, const Tensor& source, ModelState* state = nullptr);
   Tensor forward(const Tensor& source, const Tensor& target);
 
  private:
   torch::nn::Embedding embedding_ = nullptr;
-  torch::nn::Linear output_ = nullptr;  // where embeddings are not tied
+  torch::nn::Linear output_ = nullptr;  // if embeddings are not tied
   Stack encoder_ = nullptr, decoder_ = nullptr;
 };
 
-// ids [B, T] -> logits [B, classes]: mean over tokens; padding, Tokenizer::kPad, takes no part. With config.pairs, ids of both
-// texts: [B, T] each, and the features of a pair are [a, b, a o b, a - b].
+// ids [B, T] -> logits [B, classes]: mean over tokens, without padding (Tokenizer::kPad). With config.pairs, ids of both texts:
+// [B, T] each, and the features of a pair are [a, b, a o b, a - b].
 class ClassifierImpl : public ModelImpl {
  public:
   explicit ClassifierImpl(const ModelConfig& config);
@@ -92,8 +92,8 @@ class ImageClassifierImpl : public ModelImpl {
 
 std::shared_ptr<ModelImpl> make_model(const ModelConfig& config);
 
-// Parameters and buffers by name, fp32. Loading checks every name and shape: missing, unknown or misshapen tensors are
-// FormatErrors that name them.
+// Parameters and buffers by name, fp32. Loading checks every name and shape: missing tensors, unknown tensors and wrong shapes
+// are FormatErrors that name the tensor.
 // `tokenizer`: fingerprint of the one that the model was trained with; 0: none. See seals_of.
 void save_weights(const ModelImpl& model, const std::filesystem::path& path, uint64_t tokenizer = 0);  // atomic
 void load_weights(ModelImpl& model, const std::filesystem::path& path);

@@ -1,4 +1,4 @@
-// What attention modules do around their estimator: positions, short convolution, norms, caches of keys.
+// Parts of attention modules around the estimator: positions, short convolution, norms, KV caches.
 #ifndef RAFFIA_TORCH_NN_PIECES_H_
 #define RAFFIA_TORCH_NN_PIECES_H_
 
@@ -10,7 +10,7 @@
 
 namespace raffia::nn {
 
-// Standard deviation of weights at first, as in GPT.
+// Initial standard deviation of weights, as in GPT.
 constexpr double kInitialDeviation = 0.02;
 
 // A linear layer with weights of this deviation and bias 0.
@@ -47,13 +47,13 @@ class NormImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Norm);
 
-// What ops want parameters and gates to be: double beside double inputs, else fp32.
+// The type of parameters and gates for an op: double with double inputs, else fp32.
 Tensor as_parameter(const Tensor& parameter, const Tensor& q);
 
-// Whether a call can take the step op: one token, a state, no gradient.
+// Whether a call can use the step op: one token, a state, no gradient.
 bool is_step(const Tensor& q, const AttentionState* state);
 
-// The keys and values of a state with those of a call after them.
+// The keys and values of a state, followed by those of a call.
 struct KeyCache {
   Tensor keys, values;  // [B, P + T, G, d]
   int64_t past = 0;     // P

@@ -8,12 +8,12 @@
 namespace raffia::nn {
 namespace {
 
-// Outputs of queries [B, T, H, d] over keys that begin `past` tokens earlier, by an op that wants as many queries as keys.
+// Outputs of queries [B, T, H, d] over keys that begin `past` tokens earlier, with an op that needs as many queries as keys.
 template <typename Op>
 Tensor attend_behind(const Tensor& q, int64_t past, Op op) {
   if (past == 0) return op(q);
-  const Tensor nobody = at::zeros({q.size(0), past, q.size(2), q.size(3)}, q.options());
-  return op(at::cat({nobody, q}, 1)).narrow(1, past, q.size(1));
+  const Tensor padding = at::zeros({q.size(0), past, q.size(2), q.size(3)}, q.options());
+  return op(at::cat({padding, q}, 1)).narrow(1, past, q.size(1));
 }
 
 Tensor step(const Tensor& q, const KeyCache& cache, const SoftmaxOptions& options) {
@@ -32,14 +32,14 @@ Tensor SoftmaxAttentionImpl::attend(const Heads& heads, AttentionState* state) {
   const KeyCache cache = with_past(heads.k, heads.v, *state);
   Tensor out;
   if (is_step(heads.q, state)) {
-    out = step(heads.q, cache, options);  // all that a state keeps is visible to the next token
+    out = step(heads.q, cache, options);  // the next token sees everything in the state
   } else if (options.window == 0) {
     out = ops::softmax(heads.q, cache.keys, cache.values, options);
   } else {
     out = attend_behind(heads.q, cache.past, [&](const Tensor& q) { return ops::softmax(q, cache.keys, cache.values, options); });
   }
 
-  // The next token sees its own window and `before` ones: kept keys begin where a window begins.
+  // The next token sees its own window and the `before` windows before it, so the kept keys start at the beginning of a window.
   int64_t kept = cache.keys.size(1);
   if (options.window > 0) {
     const int64_t next = state->position + heads.q.size(1);
@@ -56,7 +56,7 @@ RandomizedAttentionImpl::RandomizedAttentionImpl(const AttentionOptions& options
 Tensor RandomizedAttentionImpl::attend(const Heads& heads, AttentionState* state) {
   const RaOptions options = ra_options(current_estimator(), options_.causal);
   if (state == nullptr) return ops::ra(heads.q, heads.k, heads.v, options, heads.valid);
-  // What a query draws depends on its number in the sequence.
+  // The draws of a query depend on its position in the sequence.
   const KeyCache cache = with_past(heads.k, heads.v, *state);
   state->keys = cache.keys;
   state->values = cache.values;

@@ -28,12 +28,12 @@ AttentionOptions attention_options(const ModelConfig& config, const Estimator& e
                            .span_min = config.span_min,
                            .span_max = config.span_max,
                            .layer = layer};
-  // An estimator that names a seed of its own keeps it.
+  // An estimator with its own seed keeps it.
   if (options.estimator.seed == 0) options.estimator.seed = config.seed;
   return options;
 }
 
-// What adds to the residual stream starts smaller, so that the sum over all branches does not grow with depth.
+// Branches that add to the residual stream have smaller initial weights, so that their sum does not grow with depth.
 void shrink(torch::nn::Module& attention_or_ffn, const std::string& linear, double factor) {
   const at::NoGradGuard no_grad;
   attention_or_ffn.named_parameters()[linear + ".weight"].mul_(factor);
@@ -51,7 +51,7 @@ LayerImpl::LayerImpl(const ModelConfig& config, const Estimator& estimator, cons
   shrink(*attention_, "out_proj", 1 / std::sqrt(branches));
   if (options.cross) {
     AttentionOptions cross = attention_options(config, config.cross, false, layer + 1);
-    cross.rotary = false;  // positions of two texts have no difference
+    cross.rotary = false;  // positions in different texts cannot be compared
     cross_norm_ = register_module("cross_norm", make_norm(config));
     cross_ = register_module("cross", make_attention(cross));
     shrink(*cross_, "out_proj", 1 / std::sqrt(branches));
@@ -102,7 +102,7 @@ Tensor StackImpl::forward(Tensor x, const Surroundings& around, ModelState* stat
   if (!positions_.is_empty()) {
     const int64_t begin = state != nullptr ? state->front().position : split_ != nullptr ? split_->position() : 0;
     const int64_t end = begin + x.size(1), known = positions_->weight.size(0);
-    require(end <= known, "Model: the text is {} tokens long, expected at most {} (learned positions have no more)", end, known);
+    require(end <= known, "Model: the text is {} tokens long, expected at most {} (the number of learned positions)", end, known);
     x = x + positions_->weight.narrow(0, begin, x.size(1));
   }
   if (dropout_ > 0) x = torch::dropout(x, dropout_, is_training());

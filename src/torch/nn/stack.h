@@ -17,14 +17,14 @@ using ModelState = std::vector<AttentionState>;  // one per causal attention, in
 
 struct StackOptions {
   bool causal = false;
-  bool cross = false;             // layers attend to a context too, by config.cross
+  bool cross = false;             // layers also attend to a context, with config.cross
   int64_t learned_positions = 0;  // 0: none
-  uint32_t first_layer = 0;       // number of the first attention among those of the model: names its random numbers
+  uint32_t first_layer = 0;       // number of the first attention within the model: selects its random stream
 };
 
 // What a layer reads besides its input.
 struct Surroundings {
-  Tensor padding = {};          // [B, T] bool, True: no token; undefined: none is
+  Tensor padding = {};          // [B, T] bool, True: padding; undefined: no padding
   Tensor context = {};          // [B, S, E], of cross attention
   Tensor context_padding = {};  // [B, S] bool
 };
@@ -48,7 +48,7 @@ class StackImpl : public torch::nn::Module {
  public:
   StackImpl(const ModelConfig& config, const StackOptions& options);
 
-  // x [B, T, E], embedded tokens -> [B, T, E] after the last norm. `state`: of the causal attentions, empty at first.
+  // x [B, T, E], embedded tokens -> [B, T, E] after the last norm. `state`: of the causal attentions, initially empty.
   Tensor forward(Tensor x, const Surroundings& around, ModelState* state = nullptr);
 
   void split_sequence(std::shared_ptr<SequenceSplit> split) { split_ = std::move(split); }

@@ -35,7 +35,7 @@ void load_weights(ModelImpl& model, const std::filesystem::path& path) {
   for (const auto& found : file.tensors()) {
     if (found.dtype == "I8") {
       throw FormatError(
-          fmt::format("{}: tensor \"{}\" is of 8 bits: quantised models are not trained nor evaluated here, expected "
+          fmt::format("{}: tensor \"{}\" is int8: quantised models cannot be trained or evaluated here, expected "
                       "the model that was quantised",
                       path.string(), found.name));
     }
@@ -51,7 +51,7 @@ void load_weights(ModelImpl& model, const std::filesystem::path& path) {
   }
   for (const auto& found : file.tensors()) {
     const bool is_known = std::any_of(tensors.begin(), tensors.end(), [&](const auto& one) { return one.first == found.name; });
-    if (!is_known) throw FormatError(fmt::format("{}: tensor \"{}\" belongs to no part of the model", path.string(), found.name));
+    if (!is_known) throw FormatError(fmt::format("{}: tensor \"{}\" is not part of the model", path.string(), found.name));
   }
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : tensors) {

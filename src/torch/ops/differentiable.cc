@@ -38,7 +38,9 @@ int64_t wanted_gradients(at::ArrayRef<Tensor> inputs) {
 
 void refuse_gradients(const char* op, at::ArrayRef<Tensor> inputs) {
   require(wanted_gradients(inputs) == 0,
-          "raffia::{}: an input requires gradients, but a step has none: expected inputs without, or torch.no_grad()", op);
+          "raffia::{}: an input requires gradients, but a step has no backward pass: use inputs without gradients, or "
+          "torch.no_grad()",
+          op);
 }
 
 void refuse_second_derivatives(const char* op, at::ArrayRef<Tensor> inputs, Tensors& gradients) {

@@ -1,14 +1,14 @@
-// How an op with gradients is made of a forward and a backward kernel.
+// Defines an op with gradients from a forward and a backward kernel.
 //
 // An op is a struct:
 //   kName           of the public op: raffia::<kName>
 //   kInputs         tensors that go in, optional ones included (undefined where they are not given)
-//   kLow            of these, as bits: what autocast turns into bf16; other floating point inputs become fp32
+//   kLow            the inputs, as bits, that autocast converts to bf16; other floating point inputs become fp32
 //   kOutputs        tensors that come out, of which the first kDifferentiable have gradients
 //   kSettings       schema of all other arguments, and Settings, a tuple of their types
 //   allocate        checks inputs and settings, and makes the outputs (on the device of the inputs)
 //   forward         fills allocated outputs, and appends what the backward pass needs if `record` says so
-//   backward        gradients of the inputs that `wanted` names; others undefined. That of the first output is always given
+//   backward        gradients of the inputs in `wanted`; others undefined. The gradient of the first output is always given
 //
 // From it come two more ops, raffia::_<kName>_forward and raffia::_<kName>_backward, with kernels for CPU and Meta. The public
 // op is a composite of both: dispatch of devices, profiles and traces see the two. Steps have no gradients: an op without
@@ -35,16 +35,16 @@ using OptionalTensors = c10::List<OptionalTensor>;
 OptionalTensors to_list(at::ArrayRef<Tensor> tensors);
 Tensors to_tensors(const OptionalTensors& list);
 
-// Under autocast: inputs of `low` in its type, others in fp32. Doubles, integers and masks stay as they are.
+// Under autocast: inputs of `low` in its type, others in fp32. Doubles, integers and masks are not changed.
 void apply_autocast(Tensors& inputs, uint64_t low);
 
-// Which of these require gradients, as bits; 0 where gradients are off.
+// Which of these require gradients, as bits; 0 if gradients are off.
 int64_t wanted_gradients(at::ArrayRef<Tensor> inputs);
 
-// Gradients that were computed from `inputs`: differentiating them once more throws.
+// Marks gradients computed from `inputs`: differentiating them again throws.
 void refuse_second_derivatives(const char* op, at::ArrayRef<Tensor> inputs, Tensors& gradients);
 
-// Steps have none: throws where an input requires gradients and they are on.
+// Steps have no gradients: throws if an input requires them and they are on.
 void refuse_gradients(const char* op, at::ArrayRef<Tensor> inputs);
 
 // The op of this name and type, for calls through the dispatcher.
@@ -132,7 +132,7 @@ struct Differentiable : torch::autograd::Function<Differentiable<Op>> {
     int64_t wanted;
   };
 
-  // The tensors come a second time, one by one: this is how a function names what it has gradients for.
+  // The tensors are passed a second time, one by one: autograd takes gradients only for such arguments.
   template <class... Each>
   static Tensors forward(Context* context, const Tensors* inputs, const typename Op::Settings* settings, int64_t wanted,
                          const Each&...) {
@@ -182,7 +182,7 @@ Tensors backward_as_float(const Tensors& inputs, const Tensors& gradients, Wante
   return result;
 }
 
-// What the public op does.
+// The implementation of the public op.
 template <class Op>
 Tensors call(Tensors inputs, const typename Op::Settings& settings) {
   apply_autocast(inputs, Op::kLow);
@@ -194,7 +194,7 @@ Tensors call(Tensors inputs, const typename Op::Settings& settings) {
   return apply(std::make_index_sequence<Op::kInputs>());
 }
 
-// What the public op of a step does: it has a forward kernel alone.
+// The implementation of the public op of a step: it has only a forward kernel.
 template <class Op>
 Tensors call_step(Tensors inputs, const typename Op::Settings& settings) {
   apply_autocast(inputs, Op::kLow);

@@ -19,8 +19,8 @@ class TorchExecutor final : public Executor {
  public:
   int concurrency() const override { return at::in_parallel_region() ? 1 : std::max(1, at::get_num_threads()); }
 
-  // Each of the workers takes tasks from one counter until none is left. Where torch starts fewer threads than workers, one
-  // thread plays several of them, one after another.
+  // Each worker takes tasks from one counter until none is left. If torch starts fewer threads than workers, one thread runs
+  // several workers one after another.
   void run(int64_t count, int max_workers, const std::function<void(int64_t index, int worker)>& task) override {
     const int64_t workers = std::min<int64_t>(std::min(max_workers, concurrency()), count);
     std::atomic<int64_t> next{0};

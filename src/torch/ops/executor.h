@@ -1,4 +1,4 @@
-// Raffia's tasks on torch's own threads.
+// Runs Raffia's tasks on torch's threads.
 #ifndef RAFFIA_TORCH_OPS_EXECUTOR_H_
 #define RAFFIA_TORCH_OPS_EXECUTOR_H_
 

@@ -56,19 +56,20 @@ struct HybridOp {
   static Tensors allocate_for(const char* name, bool step, const Tensors& in, const std::string& kind, int64_t window,
                               c10::optional<double> scale) {
     const QkvShape shape(name, in[q], in[k], in[v], in[valid], step);
-    require(shape.queries == shape.keys, "{}: {} queries and {} keys, expected as many of both", name, shape.queries, shape.keys);
+    require(shape.queries == shape.keys, "{}: {} queries and {} keys, expected the same number", name, shape.queries, shape.keys);
     require(window >= 1, "{}: window is {}, expected at least 1", name, window);
     require_shape(name, "gate_logits", in[gate], shape.sizes(shape.keys, {shape.groups}), "batch, length and heads of k");
     require_precise(name, "gate_logits", in[gate], in[q], true);
     require_shape(name, "log_scale", in[log_scale], {shape.heads}, "heads of q");
     require_precise(name, "log_scale", in[log_scale], in[q]);
-    require(in[q_far].defined() == in[k_far].defined(), "{}: one of q_far and k_far is given, expected both or none", name);
+    require(in[q_far].defined() == in[k_far].defined(), "{}: one of q_far and k_far is given, expected both or neither", name);
     int64_t far_dim = shape.dim;
     if (in[q_far].defined()) {
       far_dim = in[q_far].size(-1);
-      require_shape(name, "q_far", in[q_far], shape.sizes(shape.queries, {shape.heads, far_dim}), "as q, of any size of a head");
+      require_shape(name, "q_far", in[q_far], shape.sizes(shape.queries, {shape.heads, far_dim}),
+                    "shape of q, with any head size");
       require_shape(name, "k_far", in[k_far], shape.sizes(shape.keys, {shape.groups, far_dim}),
-                    "as k, with the head size of q_far");
+                    "shape of k, with the head size of q_far");
       require_type(name, "q_far", in[q_far], {in[q].scalar_type()});
       require_type(name, "k_far", in[k_far], {in[q].scalar_type()});
     }

@@ -1,4 +1,4 @@
-// torch.ops.raffia. The other schemas stand where their ops are.
+// torch.ops.raffia. The other schemas are in the files of their ops.
 #include <torch/library.h>
 
 #include "raffia/version.h"

@@ -52,7 +52,7 @@ struct LinearOp {
     }
     Tensors outputs{at::empty(shape.sizes(shape.queries, {shape.heads, shape.value_dim}), in[q].options())};
     if (kCausal) {
-      require(shape.queries == shape.keys, "{}: {} queries and {} keys, expected as many of both", name, shape.queries,
+      require(shape.queries == shape.keys, "{}: {} queries and {} keys, expected the same number", name, shape.queries,
               shape.keys);
       const at::ScalarType type = is_double(in[q]) ? at::kDouble : at::kFloat;
       const std::vector<int64_t> sizes = tensor_shape(state_shape(in, map));

@@ -8,7 +8,7 @@ bool is_random(MapKind kind) {
 }
 
 void require_none(const std::string& op, const char* argument, const Tensor& tensor, MapKind kind) {
-  require(!tensor.defined(), "{}: {} is given, but a map of kind {} has none", op, argument, name_of(kind));
+  require(!tensor.defined(), "{}: {} is given, but a map of kind {} does not use it", op, argument, name_of(kind));
 }
 
 std::vector<double> doubles_of(const Tensor& tensor) {

@@ -9,18 +9,18 @@
 
 namespace raffia::ops {
 
-// Throws InvalidArgument in the name of `op` unless the tensors make a map of `heads` heads for keys of size `dim`.
+// Throws InvalidArgument, which names `op`, unless the tensors form a map of `heads` heads for keys of size `dim`.
 void require_map(const std::string& op, const Map& map, int64_t heads, int64_t dim);
 
 int64_t features_of(const Map& map, int64_t dim);  // F
 
-// Of tensors that were checked; double ones are rounded.
+// From checked tensors; doubles are rounded.
 FeatureMap make_map(const Map& map, int64_t heads, int64_t dim);
 
 // The same in double.
 reference::Map make_reference_map(const Map& map, int64_t heads, int64_t dim);
 
-// Zero, fp32; undefined where not wanted, and where the map has none: draws are constants.
+// Zero, fp32; undefined if not requested or if the map has no such parameter: draws are constants.
 Map zero_gradient(const Map& map, bool weight, bool sigma, bool bias);
 
 inline MapGradients views_of(const Map& gradient) {

@@ -1,4 +1,4 @@
-// Names of random numbers as arguments of ops.
+// Seeds and kinds of draws as arguments of ops.
 #ifndef RAFFIA_TORCH_OPS_RANDOM_H_
 #define RAFFIA_TORCH_OPS_RANDOM_H_
 
@@ -9,7 +9,7 @@
 
 namespace raffia::ops {
 
-// Seeds are all of 64 bits: a negative integer stands for its bits.
+// Seeds have 64 bits: a negative integer is taken as its two's complement bits.
 inline uint64_t seed_of(int64_t seed) { return static_cast<uint64_t>(seed); }
 inline int64_t seed_argument(uint64_t seed) { return static_cast<int64_t>(seed); }
 

@@ -112,7 +112,7 @@ struct SampledOp {
   static void forward(const Tensors& in, bool record, Tensors& outputs, const S&... settings) {
     auto options = options_of(in, settings...);
     if (is_double(in[q])) {
-      // Twins trust their arguments: the fp32 op refuses first what is to be refused.
+      // The twins do not check their arguments, so the fp32 op checks them first.
       const Tensors floats{to_float(in[q]), to_float(in[k]), to_float(in[v])}, ignored{at::empty_like(outputs[0], at::kFloat)};
       Estimator::attend(view<4>(floats[q]), view<4>(floats[k]), view<4>(floats[v]), mutable_view<4>(ignored[0]), options);
       Estimator::attend_in_double(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), mutable_view<4>(outputs[0]), options);

@@ -31,7 +31,7 @@ struct SoftmaxOp {
       require_precise(kName, "key_bias", in[key_bias], in[q], true);
       require_shape(kName, "key_bias", in[key_bias], {shape.batch, shape.keys, shape.groups}, "batch, length and heads of k");
     }
-    require(window == 0 || shape.queries == shape.keys, "{}: window is {} with {} queries and {} keys, expected as many of both",
+    require(window == 0 || shape.queries == shape.keys, "{}: window is {} with {} queries and {} keys, expected the same number",
             kName, window, shape.queries, shape.keys);
     return {at::empty({shape.batch, shape.queries, shape.heads, shape.value_dim}, in[q].options())};
   }

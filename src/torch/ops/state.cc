@@ -5,7 +5,7 @@
 namespace raffia::ops {
 namespace {
 
-// Calls each(part of the state, its place in the tensor) for every part: sums, normaliser, mass, log decay.
+// Calls each(part of the state, its data in the tensor) for every part: sums, normaliser, mass, log decay.
 template <class Number, class Parts, class Each>
 void visit(const StateShape& shape, Number* data, const Parts& parts, const Each& each) {
   for (int64_t b = 0; b < shape.batch; ++b) {

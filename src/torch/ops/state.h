@@ -10,7 +10,7 @@ namespace raffia::ops {
 
 std::vector<int64_t> tensor_shape(const StateShape& shape);
 
-// Empty memory where the tensor is undefined. The tensor has the type of `Memory`: fp32 for State, double for reference::Memory.
+// Empty memory if the tensor is undefined. The tensor has the type of `Memory`: fp32 for State, double for reference::Memory.
 State load_state(const Tensor& tensor, const StateShape& shape);
 reference::Memory load_memory(const Tensor& tensor, const StateShape& shape);
 

@@ -1,4 +1,4 @@
-// Tensors as views of the core, and what is checked of them before.
+// Tensors as views of the core library, and the checks before that.
 #ifndef RAFFIA_TORCH_OPS_TENSORS_H_
 #define RAFFIA_TORCH_OPS_TENSORS_H_
 
@@ -39,14 +39,14 @@ inline c10::optional<double> as_double(const std::optional<double>& value) {
 
 inline bool is_double(const Tensor& tensor) { return tensor.scalar_type() == at::kDouble; }
 
-// Throws InvalidArgument in the name of `op` unless `tensor` has this shape.
+// Throws InvalidArgument, which names `op`, unless `tensor` has this shape.
 void require_shape(const std::string& op, const char* argument, const Tensor& tensor, at::IntArrayRef expected, const char* why);
 void require_rank(const std::string& op, const char* argument, const Tensor& tensor, int64_t rank, const char* axes);
 void require_type(const std::string& op, const char* argument, const Tensor& tensor,
                   std::initializer_list<at::ScalarType> expected);
 
 // q [B, Tq, H, D], k [B, Tk, G, D], v [B, Tk, G, V] of one element type (fp32, bf16 or double), valid [B, Tk] (bool, or
-// undefined); steps have no time axis. Sizes are those of the tensors once they have been checked.
+// undefined); steps have no time axis. The sizes are valid after the tensors have been checked.
 struct QkvShape {
   QkvShape(const std::string& op, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& valid, bool step = false);
 
@@ -57,7 +57,7 @@ struct QkvShape {
   int64_t batch, queries, keys, heads, groups, dim, value_dim;
 };
 
-// fp32, or double where the inputs are; `what` may be bf16 too if `low` says so.
+// fp32, or double if the inputs are; with `low`, `what` may also be bf16.
 void require_precise(const std::string& op, const char* argument, const Tensor& tensor, const Tensor& q, bool low = false);
 
 DType dtype_of(const Tensor& tensor);
@@ -66,7 +66,7 @@ namespace detail {
 void require_dense(const Tensor& tensor, size_t rank);
 }
 
-// Absent where the tensor is undefined.
+// Absent if the tensor is undefined.
 template <size_t Rank>
 MutView<Rank> mutable_view(const Tensor& tensor) {
   if (!tensor.defined()) return {};
@@ -92,7 +92,7 @@ inline std::span<float> floats_of(const Tensor& tensor) {
 // Report as int64 [2]: rows, clamped.
 Tensor report_tensor(const Report& report);
 
-// Gradients are made where wanted, uninitialised, contiguous.
+// Makes the requested gradients, uninitialised and contiguous.
 inline Tensor empty_if(bool wanted, const Tensor& like) {
   return wanted && like.defined() ? at::empty_like(like, at::MemoryFormat::Contiguous) : Tensor();
 }
@@ -106,7 +106,7 @@ inline Tensor to_type_of(const Tensor& gradient, const Tensor& of) {
   return gradient.defined() ? gradient.to(of.scalar_type()) : gradient;
 }
 
-// Double tensors as fp32; others as they are.
+// Double tensors as fp32; others unchanged.
 inline Tensor to_float(const Tensor& tensor) { return tensor.defined() && is_double(tensor) ? tensor.to(at::kFloat) : tensor; }
 
 }  // namespace raffia::ops

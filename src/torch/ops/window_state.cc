@@ -39,7 +39,8 @@ WindowState load_state(const Tensor& tensor, const WindowStateShape& shape) {
     }
     require(data[0] >= 0 && data[0] < kLow && data[1] >= 0 && data[1] <= kLow && std::floor(data[0]) == data[0] &&
                 std::floor(data[1]) == data[1],
-            "raffia: entry {} of a state ends with {}, {}, expected a number of tokens: is it a state?", b, data[0], data[1]);
+            "raffia: entry {} of a state ends with {}, {}, expected a number of tokens: is this tensor a state?", b, data[0],
+            data[1]);
     state.tokens(b) = static_cast<int64_t>(data[0]) + kLow * static_cast<int64_t>(data[1]);
     data += 2;
   }

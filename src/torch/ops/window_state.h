@@ -1,5 +1,5 @@
-// States of windowed ops as tensors [B, N], fp32: the parts of an entry in their order, then its number of tokens as two floats
-// (the low 24 bits, and what is above them). They are constants to gradients.
+// States of windowed ops as tensors [B, N], fp32: the parts of an entry in order, then its number of tokens as two floats (the
+// low 24 bits, and the rest). They are constants for gradients.
 #ifndef RAFFIA_TORCH_OPS_WINDOW_STATE_H_
 #define RAFFIA_TORCH_OPS_WINDOW_STATE_H_
 
@@ -10,10 +10,10 @@ namespace raffia::ops {
 
 std::vector<int64_t> tensor_shape(const WindowStateShape& shape);
 
-// Throws InvalidArgument in the name of `op` unless `tensor` is undefined or such a state.
+// Throws InvalidArgument, which names `op`, unless `tensor` is undefined or such a state.
 void require_state(const char* op, const Tensor& tensor, const WindowStateShape& shape);
 
-WindowState load_state(const Tensor& tensor, const WindowStateShape& shape);  // empty where the tensor is undefined
+WindowState load_state(const Tensor& tensor, const WindowStateShape& shape);  // empty if the tensor is undefined
 Tensor store_state(const WindowState& state);
 
 }  // namespace raffia::ops

@@ -119,10 +119,11 @@ struct WindowedOp {
   template <class... S>
   static Tensors allocate_for(const char* name, bool step, const Tensors& in, const S&... settings) {
     const QkvShape shape(name, in[q], in[k], in[v], in[valid], step);
-    require(shape.queries == shape.keys, "{}: {} queries and {} keys, expected as many of both", name, shape.queries, shape.keys);
+    require(shape.queries == shape.keys, "{}: {} queries and {} keys, expected the same number", name, shape.queries, shape.keys);
     const auto options = Estimator::options(settings...);
     const bool carries = Estimator::has_state(options);
-    require(carries || (!in[state].defined() && !step), "{}: with these settings no state can be carried, expected none", name);
+    require(carries || (!in[state].defined() && !step), "{}: with these settings no state can be carried, expected no state",
+            name);
     require(!is_double(in[q]) || !in[state].defined(), "{}: double inputs start from empty memory, expected no state", name);
     std::vector<int64_t> sizes{shape.batch, 0};
     if (carries) {
@@ -139,7 +140,7 @@ struct WindowedOp {
     return allocate_for(kName, false, in, settings...);
   }
 
-  // The past: nothing where no state can be carried.
+  // The initial state; nullopt if no state can be carried.
   template <class Options>
   static std::optional<WindowState> past_of(const Tensors& in, const Options& options, bool step = false) {
     if (!Estimator::has_state(options)) return std::nullopt;
@@ -149,7 +150,7 @@ struct WindowedOp {
   template <class... S>
   static void forward(const Tensors& in, bool record, Tensors& outputs, const S&... settings) {
     auto options = options_of(in, settings...);
-    if (is_double(in[q])) {  // the state is that of the fp32 op, which also refuses what is to be refused: twins do not
+    if (is_double(in[q])) {  // the state is that of the fp32 op, which also checks the arguments: the twins do not
       const Tensors floats{to_float(in[q]), to_float(in[k]), to_float(in[v]), Tensor(), in[valid]};
       Tensors rounded = allocate(floats, settings...);
       forward(floats, false, rounded, settings...);

@@ -68,7 +68,7 @@ void CheckpointStore::write(int64_t step, const std::function<void(const fs::pat
       files[file.filename().string()] = {{"bytes", fs::file_size(file)}, {"xxh3", fmt::format("{:016x}", file_checksum(file))}};
     }
     write_file(unfinished / kFacts, facts.dump(2) + "\n");
-    // A damaged checkpoint of the same step makes way.
+    // A damaged checkpoint of the same step is replaced.
     if (fs::exists(path(step))) move(path(step), replaced);
     move(unfinished, path(step));
     sync_directory(directory_);
@@ -118,7 +118,7 @@ nlohmann::ordered_json CheckpointStore::verify(int64_t step) const {
 void CheckpointStore::remove_all_but(int64_t newest) const {
   const std::vector<int64_t> all = steps();
   for (size_t i = static_cast<size_t>(newest); i < all.size(); ++i) {
-    // Renamed first: a checkpoint that is half removed must not look like one.
+    // Renamed first: a partly removed checkpoint must not look like a complete one.
     const fs::path leaving = directory_ / fmt::format("{}old-{:08}", kUnfinished, all[i]);
     move(path(all[i]), leaving);
     std::error_code ignored;

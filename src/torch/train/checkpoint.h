@@ -1,7 +1,7 @@
-// Checkpoints of a run: directories step-NNNNNNNN, each complete or not there at all.
+// Checkpoints of a run: directories step-NNNNNNNN, which are either complete or absent.
 //
-// A checkpoint is written under another name, every file is synced, and then it is renamed. trainer.json lists its files with
-// sizes and checksums, so that a damaged one is recognised and an older one can take its place.
+// A checkpoint is written under a temporary name, every file is synced, and then it is renamed. trainer.json lists its files with
+// sizes and checksums, so that a damaged checkpoint is detected and an older one can be used.
 #ifndef RAFFIA_TORCH_TRAIN_CHECKPOINT_H_
 #define RAFFIA_TORCH_TRAIN_CHECKPOINT_H_
 
@@ -14,26 +14,26 @@
 
 namespace raffia::train {
 
-// Of the bytes of a file.
+// The checksum of a file.
 uint64_t file_checksum(const std::filesystem::path& path);
 
 class CheckpointStore {
  public:
   explicit CheckpointStore(std::filesystem::path directory);  // need not exist yet
 
-  // `write_files` puts files into the directory that it is given. `facts` becomes trainer.json, with the list of files added.
-  // Throws IoError (a full disk) and leaves what was there as it was.
+  // `write_files` writes files into the given directory. `facts` becomes trainer.json, with the list of files added.
+  // Throws IoError (a full disk, for example) and leaves existing checkpoints unchanged.
   void write(int64_t step, const std::function<void(const std::filesystem::path& directory)>& write_files,
              nlohmann::ordered_json facts);
 
   std::vector<int64_t> steps() const;  // of all checkpoints, newest first; they may be damaged
   std::filesystem::path path(int64_t step) const;
 
-  // trainer.json of a checkpoint all of whose files are as they were written. Throws FormatError or IoError that names the file.
+  // trainer.json of a checkpoint, after checking all of its files. Throws FormatError or IoError, which names the file.
   nlohmann::ordered_json verify(int64_t step) const;
 
   void remove_all_but(int64_t newest) const;
-  void remove_unfinished() const;  // what a killed process left
+  void remove_unfinished() const;  // temporary directories of a killed process
 
  private:
   std::filesystem::path directory_;

@@ -1,4 +1,4 @@
-// Classes of texts, and of pairs of texts.
+// Classification of texts and of pairs of texts.
 #include <fmt/format.h>
 
 #include <memory>
@@ -35,7 +35,7 @@ std::pair<LabelledTexts, LabelledTexts> split_off(const LabelledTexts& all, doub
 class ClassifyTask : public TrainingTask {
  public:
   ClassifyTask(TrainOptions& options, bool goes_on) : smoothing_(options.label_smoothing) {
-    require(!options.data.empty(), "--data is missing: the file of labelled texts to learn from");
+    require(!options.data.empty(), "--data is missing: the file of labelled texts to train on");
     LabelledTexts train = read(options, options.data), valid;
     if (options.valid.empty()) {
       std::tie(train, valid) = split_off(train, options.valid_share);
@@ -45,7 +45,7 @@ class ClassifyTask : public TrainingTask {
     if (!goes_on) require_classes(train.labels, options.data);
     classes_ = classes_of(train.labels);
     require(classes_.size() >= 2, "--data: {} has {} class, expected at least 2", options.data, classes_.size());
-    require(!valid.labels.empty(), "--data: {} has too few examples to keep some for evaluation; give --valid", options.data);
+    require(!valid.labels.empty(), "--data: {} has too few examples to keep some for evaluation; use --valid", options.data);
 
     std::vector<std::string_view> texts(train.texts.begin(), train.texts.end());
     texts.insert(texts.end(), train.seconds.begin(), train.seconds.end());

@@ -17,7 +17,8 @@ namespace {
 
 using nn::Attention;
 
-// What the search tries. Sigma above 1 makes random features noise faster than it makes them sharp, so steps are small there.
+// Candidates of the search. Sigma above 1 increases the noise of random features faster than their sharpness, so steps are small
+// there.
 constexpr double kSigmas[] = {0.25, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.35, 1.5, 1.75, 2};
 constexpr double kSpans[] = {2, 4, 8, 16, 32, 64, 128, 256, 512, 1024};
 constexpr double kLogScales[] = {-6, -5, -4, -3, -2, -1, 0, 1, 2};
@@ -28,7 +29,7 @@ Tensor parameter(const Attention& attention, const std::string& name) {
   return found == nullptr ? Tensor() : *found;
 }
 
-// Tensors that `attention` has and softmax attention has not.
+// Tensors that `attention` has and softmax attention does not have.
 std::vector<Tensor> new_parameters(const Attention& attention) {
   std::vector<Tensor> found;
   for (const char* name : {"map.sigma", "map.weight", "map.bias", "gate.weight", "gate.bias", "log_scale"}) {
@@ -88,7 +89,7 @@ class LayerFitting {
     }
   }
 
-  // By gradient, of what is new alone.
+  // By gradient, only the new parameters.
   void descend(const FitOptions& options) {
     const std::vector<Tensor> trained = new_parameters(fitted_);
     torch::optim::Adam optimiser(trained, torch::optim::AdamOptions(options.lr).betas({0.9, 0.98}));
@@ -107,7 +108,7 @@ class LayerFitting {
       torch::nn::utils::clip_grad_norm_(trained, 1);
       optimiser.step();
     }
-    // Noise of a bad step must not be worse than no step.
+    // If the steps did not reduce the error, restore the parameters from before them.
     if (const double now = error(); !(now < least)) {
       const at::NoGradGuard no_grad;
       for (size_t i = 0; i < trained.size(); ++i) Tensor(trained[i]).copy_(best[i]);
@@ -165,12 +166,12 @@ ModelConfig converted_config(const ModelConfig& source, const std::vector<Estima
           "convert: {} estimators are given, expected 1 or {} (one per layer)", estimators.size(), source.layers);
   const bool changes =
       std::any_of(estimators.begin(), estimators.end(), [](const Estimator& one) { return one.kind != EstimatorKind::softmax; });
-  require(changes, "convert: every layer is to be softmax, which the model has already");
+  require(changes, "convert: every layer would stay softmax, expected a change");
   ModelConfig config = source;
   config.estimators = estimators;
   config.seed = seed;
   config.learned_sigma = true;
-  config.pool = 0;  // what is fitted and finetuned is the matrix that evaluation uses
+  config.pool = 0;  // fitting and finetuning use the matrix that evaluation uses
   config.check("convert");
   return config;
 }

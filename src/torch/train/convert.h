@@ -1,8 +1,8 @@
-// A softmax language model with another attention in its place: swap, then finetune (T2R).
+// Replaces the attention of a softmax language model: swap, then finetune (T2R).
 //
-// All weights are copied. What the new attention adds (sigma or weights of its map, gates, the scale of hybrid's folded part) is
-// fitted layer by layer: attention outputs should be those of the softmax attention on the same inputs, which come from the
-// source model reading a text.
+// All weights are copied. The new parameters (sigma or weights of the map, gates, the scale of hybrid's folded part) are fitted
+// layer by layer, so that attention outputs match those of the softmax attention on the same inputs: those of the source model
+// on a text.
 #ifndef RAFFIA_TORCH_TRAIN_CONVERT_H_
 #define RAFFIA_TORCH_TRAIN_CONVERT_H_
 
@@ -17,23 +17,24 @@
 
 namespace raffia::train {
 
-// What the converted model is made of. `estimators`: one for all layers, or one per layer; softmax ones stay as they are. Throws
-// InvalidArgument for models that are not language models over softmax attention, or where nothing would change.
+// The config of the converted model. `estimators`: one for all layers, or one per layer; softmax layers are not changed. Throws
+// InvalidArgument for models that are not language models with softmax attention, or if nothing would change.
 ModelConfig converted_config(const ModelConfig& source, const std::vector<Estimator>& estimators, uint64_t seed);
 
-// Of this config, with all weights that `source` has.
+// A model with this config and all weights of `source`.
 std::shared_ptr<nn::LanguageModelImpl> make_converted(const nn::LanguageModelImpl& source, const ModelConfig& config);
 
 struct FitOptions {
-  int64_t segment = 256;  // tokens that are read from empty memory
+  int64_t segment = 256;  // tokens per segment, each read from empty memory
   int64_t segments = 16;  // of the text, evenly spread
-  int64_t steps = 200;    // of Adam after the search; 0: the search alone
+  int64_t steps = 200;    // of Adam after the search; 0: only the search
   int64_t batch = 4;      // segments per step
-  double lr = 0.02;       // falls to 0
+  double lr = 0.02;       // initial learning rate; decreases to 0
   std::function<void(int64_t layer, int64_t layers)> progress = {};
 };
 
-// Mean square of the difference of attention outputs over that of the outputs: 0 is exact, 1 as bad as none.
+// Mean square of the difference of attention outputs, relative to the mean square of the outputs: 0 is exact, 1 is as bad as an
+// output of zero.
 struct LayerFit {
   int64_t layer = 0;
   Estimator estimator = {};

@@ -80,7 +80,7 @@ Tensor labels_at(const std::vector<int64_t>& labels, std::span<const int64_t> ro
 
 // Removes the pairs that cannot be learned from.
 void keep_usable(Sequences& sources, Sequences& targets, int64_t longest) {
-  require(sources.size() == targets.size(), "PairBatches: {} sources and {} targets, expected as many", sources.size(),
+  require(sources.size() == targets.size(), "PairBatches: {} sources and {} targets, expected the same number", sources.size(),
           targets.size());
   size_t kept = 0;
   for (size_t i = 0; i < sources.size(); ++i) {
@@ -90,7 +90,7 @@ void keep_usable(Sequences& sources, Sequences& targets, int64_t longest) {
     std::swap(targets[kept], targets[i]);
     ++kept;
   }
-  require(kept > 0, "PairBatches: none of {} pairs can be used (longest = {}), expected some", sources.size(), longest);
+  require(kept > 0, "PairBatches: none of the {} pairs can be used (longest = {})", sources.size(), longest);
   sources.resize(kept);
   targets.resize(kept);
 }
@@ -153,7 +153,7 @@ TokenStreams::Batch TokenStreams::at(int64_t step) const {
 
 ExampleOrder::ExampleOrder(std::vector<int64_t> lengths, int64_t batch, int64_t tokens, uint64_t seed)
     : buckets_(std::move(lengths)), seed_(seed) {
-  require(!buckets_.empty(), "ExampleOrder: no examples, expected some");
+  require(!buckets_.empty(), "ExampleOrder: there are no examples");
   require(batch >= 1 && tokens >= 0, "ExampleOrder: batch is {} and tokens {}, expected at least 1 and 0", batch, tokens);
   for (int64_t& length : buckets_) length = bucket_of(length);
   std::vector<int64_t> sorted = buckets_;
@@ -212,8 +212,8 @@ LabelledTextBatches::LabelledTextBatches(Sequences texts, Sequences seconds, std
       seconds_(cut_texts(std::move(seconds), options.longest)),
       labels_(std::move(labels)),
       order_((require(texts_.size() == labels_.size() && (seconds_.empty() || seconds_.size() == texts_.size()),
-                      "LabelledTextBatches: {} texts, {} second texts and {} labels, expected as many of each", texts_.size(),
-                      seconds_.size(), labels_.size()),
+                      "LabelledTextBatches: {} texts, {} second texts and {} labels, expected the same number of each",
+                      texts_.size(), seconds_.size(), labels_.size()),
               lengths_of(texts_, seconds_, true)),
              options.batch, options.tokens, options.seed),
       shard_(shard) {

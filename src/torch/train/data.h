@@ -1,8 +1,8 @@
-// Training data as functions of the step: the same step always gives the same batch, so the position in the data is the step
-// number, and a run that resumes at step n reads on as if it had never stopped.
+// Training data as functions of the step: the same step always gives the same batch. So the position in the data is the step
+// number, and a run resumed at step n continues as if it had not stopped.
 //
-// Batches are of all processes together ("global"); each process, one of `world`, gets its own rows of them. Ids are int64 on the
-// CPU; what is not to be predicted is kIgnore in targets.
+// Batch sizes are global, over all processes; each process, one of `world`, gets its own rows. Ids are int64 on the CPU; targets
+// that are not predicted are kIgnore.
 #ifndef RAFFIA_TORCH_TRAIN_DATA_H_
 #define RAFFIA_TORCH_TRAIN_DATA_H_
 
@@ -29,17 +29,17 @@ struct Shard {
   void check() const;  // throws InvalidArgument
 };
 
-// A text as `batch` streams that run side by side: stream r is the r-th part of the text, and each step reads the next `segment`
-// tokens of every stream, so that states can be carried from step to step. What is left over, less than a segment of each stream,
-// is at the end in the first epoch and at other places in others: streams begin a little later.
+// A text as `batch` parallel streams: stream r is the r-th part of the text, and each step reads the next `segment` tokens of
+// every stream, so that states can be carried from step to step. The rest, less than a segment of each stream, is at the end in
+// the first epoch and elsewhere in others: streams then begin a little later.
 class TokenStreams {
  public:
   // Throws InvalidArgument for a text that does not fill one segment of every stream.
   TokenStreams(std::vector<int32_t> ids, int64_t batch, int64_t segment, Shard shard = {});
 
   struct Batch {
-    Tensor input, target;         // [B, T]: target is input one token on
-    bool first_of_epoch = false;  // the streams begin again: carried states are to be emptied
+    Tensor input, target;         // [B, T]: target is input shifted by one token
+    bool first_of_epoch = false;  // the streams start again: carried states must be reset
   };
   Batch at(int64_t step) const;
 
@@ -53,11 +53,11 @@ class TokenStreams {
   int64_t steps_;
 };
 
-// The order in which examples come: each once an epoch, those of similar length together, shuffled anew for each epoch.
-// at() keeps the order of the last epoch asked for: one thread at a time.
+// The order of examples: each once per epoch, those of similar length together, with a new shuffle for each epoch.
+// at() caches the order of the last epoch: not thread-safe.
 class ExampleOrder {
  public:
-  // Batches of `batch` examples; or, if tokens > 0, of as many as are at most `tokens` tokens with their padding (at least one).
+  // Batches of `batch` examples; or, if tokens > 0, of as many as fit in `tokens` tokens including padding (at least one).
   // The number of batches is the same in every epoch.
   ExampleOrder(std::vector<int64_t> lengths, int64_t batch, int64_t tokens, uint64_t seed);
 
@@ -77,7 +77,7 @@ class ExampleOrder {
 struct BatchOptions {
   int64_t batch = 32;   // examples
   int64_t tokens = 0;   // if > 0, the size of batches instead, see ExampleOrder
-  int64_t longest = 0;  // if > 0: longer sequences are cut (pairs of sentences: left out)
+  int64_t longest = 0;  // if > 0: longer sequences are truncated (pairs of sentences: skipped)
   uint64_t seed = 1;
 };
 
@@ -86,7 +86,7 @@ using Sequences = std::vector<std::vector<int32_t>>;
 // Pairs of sentences to translate.
 class PairBatches {
  public:
-  // Ids without begin and end. Pairs with an empty side are left out.
+  // Ids without begin and end. Pairs with an empty side are skipped.
   PairBatches(Sequences sources, Sequences targets, const BatchOptions& options = {}, Shard shard = {});
 
   struct Batch {
@@ -94,7 +94,7 @@ class PairBatches {
     Tensor target;    // [B, T]: kBegin and the sentence, padded with kPad
     Tensor expected;  // [B, T]: the sentence and kEnd, padded with kIgnore
   };
-  Batch at(int64_t step) const;                   // may have no rows where there are fewer pairs than processes
+  Batch at(int64_t step) const;                   // may have no rows if there are fewer pairs than processes
   Batch range(int64_t begin, int64_t end) const;  // these pairs in the order of the files: for evaluation
   int64_t size() const { return static_cast<int64_t>(sources_.size()); }
   int64_t steps_per_epoch() const { return order_.steps_per_epoch(); }
@@ -110,7 +110,7 @@ class PairBatches {
 // Texts, or pairs of texts, with a label each.
 class LabelledTextBatches {
  public:
-  // `seconds` is empty, or as long as `texts`. Empty texts are one kUnknown.
+  // `seconds` is empty, or as long as `texts`. An empty text is one kUnknown.
   LabelledTextBatches(Sequences texts, Sequences seconds, std::vector<int64_t> labels, const BatchOptions& options = {},
                       Shard shard = {});
 
@@ -154,31 +154,31 @@ class ImageBatches {
   Shard shard_;
 };
 
-// Multi-query associative recall: what an attention can remember, of how many pairs, over which distance. A sequence is
+// Multi-query associative recall: how many pairs an attention can remember, and over which distance. A sequence is
 //
 //   k1 v1 k2 v2 .. kP vP  n n n  k7 v7  n n n n  k2 v2  n ..
 //
-// P pairs of distinct random keys and any values; then noise, and in it queries: a key again, whose next token must be its value.
-// Query and pair are exactly one of `distances` tokens apart (key to key); each pair is asked for once at most. Targets are
-// kIgnore except at the keys of queries. Ids: 4 special ones (not used), then noise, keys, values.
+// P pairs of distinct random keys and any values; then noise with queries in it: a key again, whose next token must be its value.
+// The distance from pair to query (key to key) is one of `distances`; each pair is queried at most once. Targets are kIgnore
+// except at the keys of queries. Ids: 4 special ones (not used), then noise, keys, values.
 struct RecallOptions {
   int64_t batch = 32;    // of all processes
   int64_t length = 512;  // T
   int64_t pairs = 16;
-  int64_t queries = 0;                             // per sequence, at most; 0: as many as pairs. Fewer where they do not fit
-  std::vector<int64_t> distances = {16, 64, 256};  // taken in turn
+  int64_t queries = 0;                             // maximum per sequence; 0: as many as pairs. Fewer if they do not fit
+  std::vector<int64_t> distances = {16, 64, 256};  // used in turn
   int64_t keys = 128, values = 128, noise = 64;    // sizes of the alphabets
   uint64_t seed = 1;
 };
 
 class RecallTask {
  public:
-  // Throws InvalidArgument where a distance cannot occur in a sequence of this length.
+  // Throws InvalidArgument if a distance cannot occur in a sequence of this length.
   explicit RecallTask(const RecallOptions& options, Shard shard = {});
 
   struct Batch {
     Tensor input, target;  // [B, T]
-    Tensor distance;       // [B, T]: of the query at this place; 0: no query
+    Tensor distance;       // [B, T]: of the query at this position; 0: no query
   };
   Batch at(int64_t step) const;
   int64_t vocabulary() const { return 4 + options_.noise + options_.keys + options_.values; }

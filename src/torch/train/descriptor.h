@@ -1,4 +1,4 @@
-// A file descriptor that is closed with its owner.
+// A file descriptor that is closed by the destructor.
 #ifndef RAFFIA_TORCH_TRAIN_DESCRIPTOR_H_
 #define RAFFIA_TORCH_TRAIN_DESCRIPTOR_H_
 

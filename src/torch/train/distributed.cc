@@ -25,7 +25,7 @@ std::optional<int> number(const Variables& variable, const char* name, int least
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   require(error == std::errc() && end == text.data() + text.size() && value >= least && value <= most,
-          "environment variable {} is \"{}\", expected a whole number from {} to {}", name, text, least, most);
+          "environment variable {} is \"{}\", expected an integer from {} to {}", name, text, least, most);
   return value;
 }
 
@@ -43,7 +43,7 @@ std::shared_ptr<::gloo::transport::Device> device_for(const Place& place) {
   return c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
-// torchrun may keep the store itself, and then every attempt of a job has its own part of it.
+// torchrun may provide the store itself; every attempt of a job then has its own part of it.
 bool launcher_has_store() { return environment_variable("TORCHELASTIC_USE_AGENT_STORE") == "True"; }
 
 c10::intrusive_ptr<c10d::Store> open_store(const Place& place, std::chrono::milliseconds timeout) {
@@ -65,8 +65,8 @@ std::string first_line(const char* what) {
 int64_t bytes_of(const Tensor& tensor) { return tensor.numel() * tensor.element_size(); }
 
 void require_whole(const Tensor& tensor, const char* function) {
-  require(tensor.defined() && tensor.is_contiguous() && tensor.device().is_cpu(),
-          "{}: the tensor is not a contiguous one on the CPU, expected that", function);
+  require(tensor.defined() && tensor.is_contiguous() && tensor.device().is_cpu(), "{}: expected a contiguous tensor on the CPU",
+          function);
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ Place place_from(const Variables& variable) {
   const std::optional<int> size = first_of({"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"}, 1);
   const std::optional<int> rank = first_of({"RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID"}, 0);
   if (!size || *size == 1) return {};
-  require(rank.has_value(), "WORLD_SIZE is {} but no environment variable tells the rank, expected RANK", *size);
+  require(rank.has_value(), "WORLD_SIZE is {} but no environment variable sets the rank, expected RANK", *size);
   require(*rank < *size, "rank is {}, expected less than the number of ranks, {}", *rank, *size);
   Place place{.rank = *rank, .size = *size, .address = variable("MASTER_ADDR"), .port = 0};
   require(!place.address.empty(), "WORLD_SIZE is {} but MASTER_ADDR is not set, expected the address of rank 0", *size);
@@ -152,8 +152,8 @@ Group::Group(const Place& place, const GroupOptions& options) : place_(place), o
     throw;
   } catch (const std::exception& error) {
     throw GroupError(fmt::format("rank {} of {}: {} {}:{} failed: {}", place.rank, place.size,
-                                 place.rank == 0 ? "meeting the other ranks at" : "reaching rank 0 at", place.address, place.port,
-                                 first_line(error.what())));
+                                 place.rank == 0 ? "waiting for the other ranks at" : "connecting to rank 0 at", place.address,
+                                 place.port, first_line(error.what())));
   }
 }
 
@@ -169,7 +169,7 @@ Group::~Group() {
 void Group::fail(std::string_view what, const std::string& reason) {
   const std::string culprit = liveness_->culprit();
   std::string message =
-      culprit.empty() ? fmt::format("rank {}: {} failed though all ranks answer ({})", rank(), what, reason) : culprit;
+      culprit.empty() ? fmt::format("rank {}: {} failed although all ranks answer ({})", rank(), what, reason) : culprit;
   if (step_ >= 0) {
     message += fmt::format(": stopped at step {}; ", step_);
     message += checkpoint_ >= 0 ? fmt::format("the last checkpoint is step {}", checkpoint_) : "there is no checkpoint yet";

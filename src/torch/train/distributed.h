@@ -1,7 +1,7 @@
-// Processes that train one model together: who they are, what they exchange, and which of them failed.
+// A group of processes that train one model: their ranks, their collectives, and which of them failed.
 //
-// Launchers (torchrun, mpirun, srun, raffia train --local-ranks) say who a process is through the environment; the exchange is
-// c10d over Gloo. One process alone needs none of it: every collective of a group of one returns at once.
+// Launchers (torchrun, mpirun, srun, raffia train --local-ranks) set the rank in the environment; communication is c10d over
+// Gloo. A single process needs none of it: every collective of a group of one returns at once.
 #ifndef RAFFIA_TORCH_TRAIN_DISTRIBUTED_H_
 #define RAFFIA_TORCH_TRAIN_DISTRIBUTED_H_
 
@@ -22,13 +22,13 @@ namespace raffia::train {
 
 using at::Tensor;
 
-// Another process, or the way to it, failed: the message names the rank.
+// Another process, or the connection to it, failed: the message names the rank.
 class GroupError : public Error {
  public:
   using Error::Error;
 };
 
-// Who this process is among those that train together.
+// The rank of this process in its group.
 struct Place {
   int rank = 0;
   int size = 1;
@@ -37,22 +37,22 @@ struct Place {
 };
 
 // RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT (torchrun); rank and size also as mpirun (OMPI_COMM_WORLD_RANK, _SIZE) and srun
-// (SLURM_PROCID, SLURM_NTASKS) name them. None of them set: a process alone. InvalidArgument names a variable that is missing or
-// makes no sense. `variable` looks one up, "" if it is not set.
+// (SLURM_PROCID, SLURM_NTASKS) name them. None of them set: a single process. InvalidArgument names a variable that is missing or
+// invalid. `variable` looks one up, "" if it is not set.
 Place place_from_environment();
 Place place_from(const std::function<std::string(const char*)>& variable);
 
 struct GroupOptions {
-  std::chrono::milliseconds timeout = std::chrono::minutes(5);    // of a collective: longer than any rank lets others wait
-  std::chrono::milliseconds heartbeat = std::chrono::seconds(1);  // how often a rank says that it is there
-  std::function<void(const std::string&)> note = {};              // for people: warnings
+  std::chrono::milliseconds timeout = std::chrono::minutes(5);    // of a collective: longer than any rank makes the others wait
+  std::chrono::milliseconds heartbeat = std::chrono::seconds(1);  // interval of the heartbeats
+  std::function<void(const std::string&)> note = {};              // warnings for the user
 };
 
 enum class Collective { all_reduce, all_gather, broadcast, barrier };
 inline constexpr int kCollectives = 4;
 std::string_view to_string(Collective kind);
 
-// What this rank gave to collectives of one kind.
+// Statistics of this rank's collectives of one kind.
 struct Traffic {
   int64_t calls = 0;
   int64_t bytes = 0;  // of its own tensors, each counted once; a ring of n ranks sends each n - 1 times (2 (n - 1) / n to reduce)
@@ -60,12 +60,12 @@ struct Traffic {
 
 class Liveness;
 
-// All ranks call the same collectives in the same order, with tensors of the same shape. A rank that dies or stays away makes
-// the others throw a GroupError that names it: `rank 1 (node7, pid 1234) no longer answers (last seen 3.1 s ago): stopped at
-// step 120; the last checkpoint is step 100`. Not for several threads at once.
+// All ranks call the same collectives in the same order, with tensors of the same shape. If a rank dies or hangs, the others
+// throw a GroupError that names it: `rank 1 (node7, pid 1234) no longer answers (last seen 3.1 s ago): stopped at
+// step 120; the last checkpoint is step 100`. Not thread-safe.
 class Group {
  public:
-  Group();  // this process alone
+  Group();  // a single process
   explicit Group(const Place& place, const GroupOptions& options = {});
   ~Group();
   Group(const Group&) = delete;
@@ -76,17 +76,17 @@ class Group {
   bool alone() const { return place_.size == 1; }
   bool first() const { return place_.rank == 0; }
 
-  void all_reduce(const Tensor& tensor);               // in place: the sum over ranks, of the same bits on all of them
+  void all_reduce(const Tensor& tensor);               // in place: the sum over ranks, bitwise the same on all of them
   Tensor all_gather(const Tensor& tensor);             // [..] -> [size, ..]
   void broadcast(const Tensor& tensor, int from = 0);  // in place
   void barrier();
 
-  // What each rank says, in the order of ranks, through the store of rank 0: of any length, and without a collective, so that
-  // ranks may still differ in what they are about to do. Rank 0 returns last: then the others know, even if it ends now.
+  // Exchanges a text of any length from each rank, in the order of ranks, through the store of rank 0 and without a collective,
+  // so that ranks may differ in what they do next. Rank 0 returns last: the others have the texts even if it ends now.
   std::vector<std::string> share(const std::string& name, const std::string& own);
 
-  // An all_reduce that goes on while this process computes. These do not wait for other collectives, but do for each other:
-  // ranks start them in the same order.
+  // An all_reduce that runs while this process computes. These do not wait for other collectives, but for each other: ranks must
+  // start them in the same order.
   class Pending {
    public:
     void wait();  // until the tensor holds the sum
@@ -97,7 +97,7 @@ class Group {
   };
   Pending start_all_reduce(const Tensor& tensor);
 
-  // Where this rank is, for the messages of all ranks. checkpoint < 0: there is none.
+  // The progress of this rank, for error messages of all ranks. checkpoint < 0: there is none.
   void at_step(int64_t step, int64_t checkpoint);
 
   Traffic traffic(Collective kind) const { return traffic_[static_cast<size_t>(kind)]; }

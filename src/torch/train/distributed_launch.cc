@@ -29,7 +29,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kSignal = 128;  // and its number: the exit code of what a signal ended, as shells count
+constexpr int kSignal = 128;  // plus its number: the exit code of a process that a signal ended, as in shells
 
 [[noreturn]] void throw_system_error(const char* what) {
   throw IoError(fmt::format("starting local ranks: {}: {}", what, std::strerror(errno)));
@@ -144,8 +144,9 @@ void pass_on(Child& child, int rank) {
 }
 
 std::string how_it_ended(int status) {
-  if (WIFSIGNALED(status)) return fmt::format("was ended by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
-  return fmt::format("ended with exit code {}", WEXITSTATUS(status));
+  if (WIFSIGNALED(status))
+    return fmt::format("was terminated by signal {} ({})", WTERMSIG(status), ::strsignal(WTERMSIG(status)));
+  return fmt::format("exited with code {}", WEXITSTATUS(status));
 }
 
 class Ranks {
@@ -185,7 +186,7 @@ class Ranks {
     while (::read(signals_.fd(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
       if (info.ssi_signo == SIGCHLD) continue;
       passed_on_ = static_cast<int>(info.ssi_signo);
-      send(passed_on_);  // ranks take their time to write a checkpoint
+      send(passed_on_);  // ranks need time to write a checkpoint
     }
     for (size_t rank = 0; rank < children_.size(); ++rank) {
       if (children_[rank].output.get() >= 0) pass_on(children_[rank], static_cast<int>(rank));

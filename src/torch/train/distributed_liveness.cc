@@ -16,7 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A rank is gone when it has been silent for this many beats: a busy machine delays one or two.
+// A rank is considered dead after this many missed heartbeats: a busy machine delays one or two.
 constexpr int kMissedBeats = 4;
 
 std::string beat_key(int rank) { return fmt::format("beat/{}", rank); }
@@ -39,7 +39,7 @@ struct Liveness::Board {
     std::string name = {};  // "rank 1 (node7, pid 1234)"
     std::string beat = {};  // as last read
     int64_t collectives = 0;
-    std::string verdict = {};  // not empty: it stops because of this
+    std::string verdict = {};  // not empty: why it stops
     Clock::time_point seen = {};
   };
 
@@ -55,10 +55,10 @@ struct Liveness::Board {
   int64_t collectives = 0;
   std::string verdict = {};
   bool store_gone = false;
-  bool hurry = false;  // beat at once
+  bool hurry = false;  // send a heartbeat immediately
   bool ends = false, ended = false;
 
-  // Writes who this rank is, and reads it of all.
+  // Registers this rank, and reads the registrations of all.
   void meet() {
     store->set(name_key(place.rank), bytes_of(fmt::format("rank {} ({}, pid {})", place.rank, host_name(), ::getpid())));
     store->set(beat_key(place.rank), bytes_of("0 0 "));
@@ -78,7 +78,7 @@ struct Liveness::Board {
       }
       if (missing.empty()) break;
       if (Clock::now() - begin > options.timeout) {
-        throw GroupError(fmt::format("rank {}: {} {} did not come to {}:{} within {:.0f} s", place.rank,
+        throw GroupError(fmt::format("rank {}: {} {} did not connect to {}:{} within {:.0f} s", place.rank,
                                      missing.size() == 1 ? "rank" : "ranks", fmt::join(missing, ", "), place.address, place.port,
                                      seconds(options.timeout)));
       }
@@ -88,7 +88,7 @@ struct Liveness::Board {
     for (Peer& peer : peers) peer.seen = store_seen;
   }
 
-  // One beat out, all beats in.
+  // Sends one heartbeat and reads all others.
   void exchange(int64_t number) {
     std::string own;
     {
@@ -141,7 +141,7 @@ struct Liveness::Board {
     return fmt::format("{} no longer answers (last seen {:.1f} s ago)", peer.name, seconds(Clock::now() - peer.seen));
   }
 
-  // Who has been silent longest, as of `now`; null if nobody missed enough beats.
+  // The rank that has been silent longest, as of `now`; null if no rank missed enough heartbeats.
   const Peer* silent(Clock::time_point now) const {
     const Peer* oldest = nullptr;
     for (const Peer& peer : peers) {
@@ -151,14 +151,14 @@ struct Liveness::Board {
     return oldest;
   }
 
-  // Empty as long as nothing can be said.
+  // Empty as long as the cause is unknown.
   std::string judge() const {
     for (const Peer& peer : peers) {
       if (!peer.verdict.empty()) return peer.verdict;
     }
     const Clock::time_point now = Clock::now();
     if (store_gone || now - store_seen >= kMissedBeats * options.heartbeat) {
-      // Without the store no beat comes in: what counts is who was silent while it answered.
+      // Without the store no heartbeats arrive: only silence while it answered counts.
       const Peer* peer = silent(store_seen);
       return gone(peer != nullptr ? *peer : peers.front());
     }
@@ -172,8 +172,8 @@ struct Liveness::Board {
       if (peer.collectives < collectives && (last == nullptr || peer.collectives < last->collectives)) last = &peer;
     }
     if (last == nullptr) return {};
-    return fmt::format("{} answers but did not come to collective {} within {:.0f} s (it has entered {})", last->name,
-                       collectives, seconds(options.timeout), last->collectives);
+    return fmt::format("{} answers but did not reach collective {} within {:.0f} s (it has entered {})", last->name, collectives,
+                       seconds(options.timeout), last->collectives);
   }
 };
 
@@ -217,7 +217,7 @@ std::string Liveness::culprit() {
   board.verdict = verdict.empty() ? "a collective failed" : verdict;
   board.hurry = true;
   board.changed.notify_all();
-  // The beat with the verdict has to go out; the rank with the store stays until the others know, too.
+  // The heartbeat with the cause must be sent; the rank with the store stays until the others have read it.
   const int64_t before = board.exchanges;
   const auto others_know = [&] {
     if (board.store_gone) return true;

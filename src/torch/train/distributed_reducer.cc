@@ -15,7 +15,7 @@ GradientReducer::GradientReducer(Group& group, std::vector<Tensor> parameters, c
   int64_t filled = options.bucket_bytes;  // the first parameter opens a bucket
   for (Tensor& parameter : parameters) {
     if (!parameter.requires_grad()) continue;
-    require(parameter.is_leaf(), "GradientReducer: a parameter is computed from others, expected leaves");
+    require(parameter.is_leaf(), "GradientReducer: a parameter is not a leaf tensor");
     const int64_t bytes = parameter.numel() * parameter.element_size();
     const bool other_type = !slots_.empty() && slots_.back().parameter.scalar_type() != parameter.scalar_type();
     if (filled + bytes > options.bucket_bytes || other_type) {

@@ -16,28 +16,28 @@
 namespace raffia::train {
 
 struct ReducerOptions {
-  int64_t bucket_bytes = 4 << 20;  // gradients that travel together: small ones cost latency, big ones start late
+  int64_t bucket_bytes = 4 << 20;  // gradients per message: small buckets cost latency, large ones start late
   bool average = true;             // over ranks; else the sum
 };
 
 class GradientReducer {
  public:
-  // Parameters are the same on all ranks, in the same order. Their gradients arrive roughly from last to first, so buckets are
-  // filled in that order.
+  // Parameters must be the same on all ranks, in the same order. Their gradients are computed roughly from last to first, so
+  // buckets are filled in that order.
   GradientReducer(Group& group, std::vector<Tensor> parameters, const ReducerOptions& options = {});
   ~GradientReducer();
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  // The next backward pass is the last one of this step: each bucket is sent as soon as all its gradients are there.
+  // The next backward pass is the last one of this step: each bucket is sent as soon as all its gradients are computed.
   void arm();
 
-  // Sends what is left and waits. A parameter without gradient on this rank counts as zero; one without on all ranks is left
-  // without.
+  // Sends the remaining buckets and waits. A parameter without a gradient on this rank counts as zero; without one on any rank it
+  // has none afterwards.
   void finish();
 
   int64_t buckets() const { return static_cast<int64_t>(buckets_.size()); }
-  int64_t sent_in_backward() const { return sent_in_backward_; }  // buckets of the last step that finish() found under way
+  int64_t sent_in_backward() const { return sent_in_backward_; }  // buckets of the last step that were sent before finish()
 
  private:
   struct Bucket {
@@ -52,7 +52,7 @@ class GradientReducer {
     Tensor values = {};                                       // in the bucket, in the shape of the parameter
     Tensor present = {};                                      // in the bucket: 1 if this rank has a gradient
     bool ready = false;                                       // the backward pass is done with it
-    std::shared_ptr<torch::autograd::Node> accumulator = {};  // carries the hook; kept alive, the parameter does not
+    std::shared_ptr<torch::autograd::Node> accumulator = {};  // has the hook; kept alive here, since the parameter does not
     uintptr_t hook = 0;
   };
 

@@ -61,7 +61,7 @@ void require_same_options(Group& group, const TrainOptions& options) {
     all.push_back(nlohmann::ordered_json::parse(text, nullptr, false));
   }
   for (size_t rank = 1; rank < all.size(); ++rank) {
-    require(all[rank].is_object(), "rank {} did not say its options: do all ranks run the same version of raffia?", rank);
+    require(all[rank].is_object(), "rank {} did not send its options: do all ranks run the same version of raffia?", rank);
     for (const auto& [name, value] : all[0].items()) {
       const std::string first = value.get<std::string>(), other = all[rank].value(name, std::string("none"));
       require(first == other, "rank {} has --{} {}, rank 0 has --{} {}: all ranks of a run need the same options", rank, name,

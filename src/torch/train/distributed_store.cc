@@ -1,6 +1,6 @@
 // A request is an operation, two sizes and two byte strings, the name and the value; an answer is a mark, a size and a byte
-// string. Connections begin with kGreeting, so that a stray one is dropped at once. All ranks run the same program on the same
-// kind of machine: numbers travel as they are in memory.
+// string. Connections begin with kGreeting, so that others are closed at once. All ranks run the same program on the same
+// kind of machine: numbers are sent in native byte order.
 #include "torch/train/distributed_store.h"
 
 #include <arpa/inet.h>
@@ -89,7 +89,7 @@ std::vector<Resolved> resolve(const char* address, int port) {
   return all;
 }
 
-// Listens at every one of them that it can; none: errno says why.
+// Listens at all of them that are possible; if none is, errno has the reason.
 std::vector<Descriptor> listen_at(const std::vector<Resolved>& addresses) {
   std::vector<Descriptor> sockets;
   int error = 0;
@@ -108,10 +108,10 @@ std::vector<Descriptor> listen_at(const std::vector<Resolved>& addresses) {
   return sockets;
 }
 
-// What is kept, and what is answered.
+// The stored values, and the answers to requests.
 class Values {
  public:
-  // False: the request makes no sense, or there is no room.
+  // False: the request is invalid, or the store is full.
   bool answer(Operation operation, const std::string& name, std::string value, std::string& out) {
     const auto found = values_.find(name);
     const bool is_there = found != values_.end();
@@ -181,7 +181,7 @@ struct Connection {
   std::string in = {}, out = {};
   bool greeted = false;
 
-  // False: it ended, or does not speak as a rank does.
+  // False: the connection ended, or it does not follow the protocol.
   bool receive(Values& values) {
     std::array<char, 1 << 16> block;
     const ssize_t count = ::recv(socket.get(), block.data(), block.size(), 0);
@@ -251,7 +251,7 @@ class StoreServer::Loop {
     for (std::vector<pollfd> fds;;) {
       fds.assign(1, {ends_.get(), POLLIN, 0});
       for (const Descriptor& listener : listeners_) fds.push_back({listener.get(), POLLIN, 0});
-      // A connection that does not read its answers is not read from either: what waits to be sent stays small.
+      // Nothing more is read from a connection that does not read its answers, so that its queue stays small.
       for (const Connection& one : connections_)
         fds.push_back({one.socket.get(), static_cast<short>(one.out.empty() ? POLLIN : POLLOUT), 0});
       if (::poll(fds.data(), fds.size(), -1) < 0) continue;
@@ -273,7 +273,7 @@ class StoreServer::Loop {
   void accept(int listener) {
     Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.get() < 0) {
-      if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(10ms);  // it stays ready: not to spin
+      if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(10ms);  // the listener stays ready: do not spin
       return;
     }
     constexpr int kOn = 1;
@@ -361,11 +361,11 @@ class StoreClient : public c10d::Store {
           continue;
         }
         socket_ = std::move(socket);
-        limit(10s);  // a machine that does not answer is tried again, too
+        limit(10s);  // a machine that does not answer is also tried again
         if (::connect(socket_.get(), one.generic(), one.size) == 0) return true;
         reason = failure("cannot connect");
       }
-    } catch (const IoError& error) {  // a name may come to be known later
+    } catch (const IoError& error) {  // the name may be resolvable later
       reason = error.what();
     }
     return false;
@@ -383,14 +383,15 @@ class StoreClient : public c10d::Store {
 
   std::pair<Answer, std::string> call(Operation operation, const std::string& name, const std::string& value = {}) {
     if (name.size() > kMostNameBytes || value.size() > kMostValueBytes)
-      throw IoError(fmt::format("the store takes no value of {} bytes under a name of {}", value.size(), name.size()));
+      throw IoError(
+          fmt::format("the store does not accept a value of {} bytes with a name of {} bytes", value.size(), name.size()));
     const std::lock_guard lock(mutex_);
     const RequestHead head{operation, static_cast<uint32_t>(name.size()), static_cast<uint32_t>(value.size())};
     send(std::string(bytes_of(head)) + name + value);
     AnswerHead answer;
     const std::string bytes = receive(sizeof(answer));
     std::memcpy(&answer, bytes.data(), sizeof(answer));
-    if (answer.size > kMostValueBytes) throw IoError("the store answers as no store does");
+    if (answer.size > kMostValueBytes) throw IoError("the store sent an invalid answer");
     return {answer.answer, receive(answer.size)};
   }
 

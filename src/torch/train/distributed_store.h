@@ -1,8 +1,8 @@
-// The place where ranks meet: names and values that rank 0 keeps for all of them, over TCP.
+// A key-value store over TCP that rank 0 keeps for all ranks.
 //
 // c10d's own TCPStore listens on every interface of the machine and trusts the sizes that it is sent. This one listens where it
-// is told to, keeps no more than kStoreBytes, and takes no memory for bytes that have not come. It does not authenticate: whoever
-// reaches the port can read and write (docs/distributed.md).
+// is told to, keeps at most kStoreBytes, and allocates no memory before the bytes have arrived. There is no authentication:
+// anyone who can reach the port can read and write (docs/distributed.md).
 #ifndef RAFFIA_TORCH_TRAIN_DISTRIBUTED_STORE_H_
 #define RAFFIA_TORCH_TRAIN_DISTRIBUTED_STORE_H_
 
@@ -21,8 +21,8 @@ bool is_loopback(const std::string& address);
 
 class StoreServer {
  public:
-  // Listens at the addresses of this name alone. On all interfaces only if `address` is none of this machine's own (a service in
-  // front of it) or a name that this machine takes for its loopback though others do not. Throws IoError.
+  // Listens only at the addresses of this name. On all interfaces only if `address` is not an address of this machine (a service
+  // in front of it), or a name that only this machine resolves to its loopback. Throws IoError.
   StoreServer(const std::string& address, int port);
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
@@ -35,7 +35,7 @@ class StoreServer {
   std::unique_ptr<Loop> loop_;
 };
 
-// Tries until there is a server, `timeout` at most; so long every call may take, too. Throws IoError, as calls do.
+// Tries until there is a server, for at most `timeout`, which is also the maximum for every call. Throws IoError, as calls do.
 c10::intrusive_ptr<c10d::Store> connect_store(const std::string& address, int port, std::chrono::milliseconds timeout);
 
 }  // namespace raffia::train

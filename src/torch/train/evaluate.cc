@@ -14,7 +14,7 @@ namespace {
 
 bool is_white(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// Memory that stays small, and in which what is old weighs less and less.
+// Memory that is bounded and in which old tokens decay.
 bool fades(const Estimator& estimator) {
   switch (estimator.kind) {
     case EstimatorKind::window:
@@ -65,7 +65,7 @@ NllScore score_carried(nn::LanguageModelImpl& model, std::span<const int32_t> id
   return score;
 }
 
-// Full segments `batch` at a time, then what is left after the last full one.
+// Full segments, `batch` at a time, then the rest after the last full one.
 NllScore score_reset(nn::LanguageModelImpl& model, std::span<const int32_t> ids, const LmScoring& scoring) {
   require(scoring.batch >= 1, "score_lm: batch is {}, expected at least 1", scoring.batch);
   require(scoring.ranks >= 1 && scoring.rank >= 0 && scoring.rank < scoring.ranks, "score_lm: rank {} of {} ranks", scoring.rank,

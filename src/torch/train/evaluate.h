@@ -1,7 +1,7 @@
-// How good a model is, in figures. `raffia eval` and the evaluations of a training run call the same functions.
+// Evaluation metrics. `raffia eval` and the evaluations of a training run call the same functions.
 //
-// All of these put the model in evaluation mode, make no gradients, and leave the model in the mode they found it in. They are
-// deterministic. Scores are sums, so that parts of a text scored elsewhere (on other machines) add up.
+// All of these put the model in evaluation mode, compute no gradients, and restore the mode afterwards. They are deterministic.
+// Scores are sums, so that parts of a text can be scored on different machines and added.
 #ifndef RAFFIA_TORCH_TRAIN_EVALUATE_H_
 #define RAFFIA_TORCH_TRAIN_EVALUATE_H_
 
@@ -20,7 +20,7 @@ namespace raffia::train {
 
 using at::Tensor;
 
-// The size of a text in units that no tokenizer changes.
+// The size of a text in tokens, and in units that do not depend on the tokenizer.
 struct TextFacts {
   int64_t tokens = 0;  // all of the text
   int64_t words = 0;   // separated by white space; a newline is one more (WikiText's <eos>)
@@ -31,12 +31,12 @@ TextFacts count_text(std::string_view text, int64_t tokens);
 // Negative log-likelihood, in nats.
 struct NllScore {
   double nll = 0;      // sum over the tokens that were predicted
-  int64_t tokens = 0;  // how many: the first one of a text is not
+  int64_t tokens = 0;  // how many: all but the first token of a text
   NllScore& operator+=(const NllScore& other);
 
   double per_token() const { return nll / static_cast<double>(tokens); }
   double perplexity() const;  // per token
-  // Of a score of the whole text: the sum over predicted tokens, shared out among the words or bytes of the text.
+  // For a score of the whole text: the sum over predicted tokens, divided by the number of words or bytes of the text.
   double word_perplexity(const TextFacts& facts) const;
   double bits_per_byte(const TextFacts& facts) const;
 };
@@ -44,39 +44,38 @@ struct NllScore {
 using OnProgress = std::function<void(int64_t done, int64_t total)>;  // tokens or sequences
 
 struct LmScoring {
-  // Reset: the text in segments of so many tokens, each read from empty memory. Carried: tokens per call, which changes no result
-  // but by rounding.
+  // Reset: tokens per segment, each read from empty memory. Carried: tokens per call, which changes results only by rounding.
   int64_t segment = 256;
-  bool carried = false;  // the memory goes through the whole text
+  bool carried = false;  // the memory is carried through the whole text
   int64_t batch = 8;     // reset: segments at once
-  // Reset, this one of `ranks` shares of the segments; the scores of all shares add up to that of the text.
+  // Reset: score only share `rank` of `ranks` of the segments; the sum over all shares is the score of the text.
   int64_t rank = 0, ranks = 1;
   OnProgress progress = {};
 };
 
-// Whether the memory of every layer can be carried through a text of any length: it is bounded (not softmax, ra) and fades (not
-// ungated rfa), and positions have no end (not learned).
+// Whether the memory of every layer can be carried through a text of any length: it is bounded (not softmax, ra) and decays (not
+// ungated rfa), and positions are unlimited (not learned).
 bool can_carry(const ModelConfig& config);
 
 // ids: the whole text. Every token but the first is predicted once, the first token of a segment from the last of the one before.
 NllScore score_lm(nn::LanguageModelImpl& model, std::span<const int32_t> ids, const LmScoring& scoring = {});
 
-// Sum of the cross entropy of hidden [B, T, E] against targets [B, T] (int64; -100: not counted), with logits made for `part`
-// tokens at a time, so that [B, T, vocabulary] never exists at once. No gradients.
+// Sum of the cross entropy of hidden [B, T, E] against targets [B, T] (int64; -100: not counted), with logits computed for `part`
+// tokens at a time, so that [B, T, vocabulary] is never in memory at once. No gradients.
 NllScore score_hidden(nn::LanguageModelImpl& model, const Tensor& hidden, const Tensor& targets, int64_t part = 1024);
 
 struct Decoding {
   int64_t batch = 32;        // sentences at once, of similar lengths
-  double length_ratio = 2;   // a translation ends after so many tokens per source token ...
-  int64_t extra_length = 8;  // ... and so many more, if the model has not ended it
+  double length_ratio = 2;   // maximum length of a translation: this many tokens per source token ...
+  int64_t extra_length = 8;  // ... plus this many
   OnProgress progress = {};
 };
 
-// The likeliest token at each step until Tokenizer::kEnd. Sources and translations without begin and end; in order.
+// The most likely token at each step until Tokenizer::kEnd. Sources and translations without begin and end; in order.
 std::vector<std::vector<int32_t>> translate_greedily(nn::TranslatorImpl& model, std::span<const std::vector<int32_t>> sources,
                                                      const Decoding& decoding = {});
 
-// Of classifiers: batches of predictions against labels.
+// Scores of classifiers.
 struct LabelScore {
   int64_t correct = 0, count = 0;
   double nll = 0;  // sum over examples
@@ -86,7 +85,7 @@ struct LabelScore {
 };
 LabelScore score_labels(const Tensor& logits, const Tensor& labels);  // [B, classes], [B] int64
 
-// Evaluation mode and no gradients for as long as it lives.
+// Evaluation mode and no gradients while this object exists.
 class EvaluationMode {
  public:
   explicit EvaluationMode(torch::nn::Module& model) : model_(model), was_training_(model.is_training()) { model_.eval(); }

@@ -1,4 +1,4 @@
-// One number for many bytes (XXH3): equal data have equal fingerprints.
+// A hash of data (XXH3): equal data have equal fingerprints.
 #ifndef RAFFIA_TORCH_TRAIN_FINGERPRINT_H_
 #define RAFFIA_TORCH_TRAIN_FINGERPRINT_H_
 
@@ -18,7 +18,7 @@ class Fingerprint {
   void add(std::span<const std::byte> bytes);
   template <typename Element>
   void add(const std::vector<Element>& elements) {
-    add_number(elements.size());  // so that a border between two does not move unseen
+    add_number(elements.size());  // so that moving elements between two arrays changes the hash
     add(std::as_bytes(std::span(elements)));
   }
   void add_number(uint64_t number) { add(std::as_bytes(std::span(&number, 1))); }

@@ -25,7 +25,7 @@ Tensor padded(std::span<const Sentence> sources, std::span<const size_t> chosen)
   return batch;
 }
 
-// Sentences that have ended still take part in their batch: what the model says for them is not read.
+// Sentences that have ended stay in their batch; their further outputs are ignored.
 std::vector<Sentence> translate_batch(nn::TranslatorImpl& model, const Tensor& source, const std::vector<int64_t>& most_tokens) {
   const auto batch = static_cast<size_t>(source.size(0));
   const Tensor encoded = model.encode(source);
@@ -50,12 +50,12 @@ std::vector<Sentence> translate_batch(nn::TranslatorImpl& model, const Tensor& s
 std::vector<Sentence> translate_greedily(nn::TranslatorImpl& model, std::span<const Sentence> sources, const Decoding& decoding) {
   require(decoding.batch >= 1, "translate_greedily: batch is {}, expected at least 1", decoding.batch);
   const EvaluationMode evaluation(model);
-  // Learned positions have an end: what is longer is cut there, and so are translations (which begin with kBegin).
+  // The number of learned positions is limited: longer sources are truncated, and so are translations (which begin with kBegin).
   const bool has_end = model.config().positions == Positions::learned;
   const int64_t end = has_end ? model.config().max_length : std::numeric_limits<int64_t>::max();
   Order order;
   for (size_t i = 0; i < sources.size(); ++i) {
-    if (!sources[i].empty()) order.push_back(i);  // nothing to say of nothing
+    if (!sources[i].empty()) order.push_back(i);  // an empty source has an empty translation
   }
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return sources[a].size() > sources[b].size(); });
 

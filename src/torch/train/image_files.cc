@@ -24,7 +24,7 @@ LabelledImages read_images(const fs::path& directory, bool test, std::span<const
   if (!parts.empty()) return read_cifar_images(parts);
   if (const fs::path folder = find_image_folder(directory, test); !folder.empty()) return read_image_folder(folder, classes);
   require(test,
-          "{}: holds no images, expected train-images-idx3-ubyte and train-labels-idx1-ubyte (may end in .gz), or "
+          "{}: has no images, expected train-images-idx3-ubyte and train-labels-idx1-ubyte (may end in .gz), or "
           "data_batch_1.bin, or a directory of .png, .jpg, .pgm or .ppm files for each class",
           directory.string());
   return {};

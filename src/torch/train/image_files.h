@@ -1,5 +1,5 @@
 // Images in a directory: IDX files (MNIST, Fashion-MNIST) or CIFAR-10's binary files under their usual names, compressed or not,
-// or files of their own in a directory for each class.
+// or image files with one directory per class.
 #ifndef RAFFIA_TORCH_TRAIN_IMAGE_FILES_H_
 #define RAFFIA_TORCH_TRAIN_IMAGE_FILES_H_
 
@@ -11,8 +11,8 @@
 
 namespace raffia::train {
 
-// Those to learn from, or those to test with. Without the former it throws InvalidArgument; of the latter there may be none.
-// `classes`: names of the classes that there may be, for data that name them; empty: as the data say.
+// The training images or the test images. Throws InvalidArgument if there are no training images; test images are optional.
+// `classes`: the allowed names of classes, for data with names; empty: those of the data.
 LabelledImages read_images(const std::filesystem::path& directory, bool test, std::span<const std::string> classes = {});
 
 }  // namespace raffia::train

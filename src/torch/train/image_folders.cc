@@ -23,7 +23,7 @@ std::vector<fs::path> pictures_in(const fs::path& directory) {
   return files;
 }
 
-// Names of the directories that hold images.
+// Names of the directories with images.
 std::vector<std::string> class_directories(const fs::path& folder) {
   std::vector<std::string> names;
   if (!fs::is_directory(folder)) return names;

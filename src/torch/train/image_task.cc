@@ -1,5 +1,5 @@
-// Classes of images: IDX files (MNIST, Fashion-MNIST) or CIFAR-10's binary files under their usual names, or a directory of image
-// files for each class.
+// Classification of images: IDX files (MNIST, Fashion-MNIST) or CIFAR-10's binary files under their usual names, or one directory
+// of image files per class.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -36,14 +36,14 @@ std::pair<LabelledImages, LabelledImages> split_off(const LabelledImages& all, d
 
 void require_like(const LabelledImages& train, const LabelledImages& other, const std::string& where) {
   require(other.count == 0 || (other.size == train.size && other.channels == train.channels),
-          "{}: images are {} x {} with {} channels, those to learn from {} x {} with {}", where, other.size, other.size,
+          "{}: images are {} x {} with {} channels, the training images {} x {} with {}", where, other.size, other.size,
           other.channels, train.size, train.size, train.channels);
 }
 
 class ImageTask : public TrainingTask {
  public:
   explicit ImageTask(TrainOptions& options) : smoothing_(options.label_smoothing) {
-    require(!options.data.empty(), "--data is missing: the directory of images to learn from");
+    require(!options.data.empty(), "--data is missing: the directory of images to train on");
     LabelledImages train = read_images(options.data, false), valid;
     names_ = train.names;
     const int64_t classes = train.classes();
@@ -52,9 +52,9 @@ class ImageTask : public TrainingTask {
     } else {
       valid = read_images(options.valid, false, names_);
     }
-    require(valid.count > 0, "--data: {} images are too few to keep some for evaluation; give --valid", train.count);
+    require(valid.count > 0, "--data: {} images are too few to keep some for evaluation; use --valid", train.count);
     LabelledImages test = read_images(options.test.empty() ? options.data : options.test, true, names_);
-    require(options.test.empty() || test.count > 0, "--test: {} holds no test images", options.test);
+    require(options.test.empty() || test.count > 0, "--test: {} has no test images", options.test);
     require_like(train, valid, options.valid.empty() ? options.data : options.valid);
     require_like(train, test, options.test.empty() ? options.data : options.test);
     Fingerprint data;
@@ -65,7 +65,7 @@ class ImageTask : public TrainingTask {
     fingerprints_ = {.data = data.value()};
 
     ModelConfig config = model_config(options, Task::image);
-    config.positions = Positions::none;  // images have learned ones, always
+    config.positions = Positions::none;  // images always have learned positions
     config.classes = options.classes > 0 ? options.classes : classes;
     const int64_t most = std::max({train.classes(), valid.classes(), test.classes()});
     require(most <= config.classes, "--data: an image is of class {}, expected 0 to {} (--classes)", most - 1,
@@ -118,7 +118,7 @@ class ImageTask : public TrainingTask {
   std::shared_ptr<nn::ImageClassifierImpl> model_;
   Fingerprints fingerprints_;
   std::string description_;
-  std::vector<std::string> names_;  // of the classes, where the data name them
+  std::vector<std::string> names_;  // of the classes, if the data have names
 };
 
 }  // namespace

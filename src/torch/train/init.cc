@@ -17,7 +17,7 @@
 namespace raffia::train {
 namespace {
 
-// Options that a model directory decides.
+// Options that a model directory sets.
 constexpr const char* kOfModel[] = {"estimator", "positions",   "layers",       "width",    "heads",      "kv-heads",
                                     "ffn",       "norm",        "feed-forward", "no-bias",  "untied",     "conv",
                                     "head-norm", "fixed-sigma", "span-min",     "span-max", "max-length", "tokenizer"};
@@ -28,7 +28,7 @@ std::string joined(const std::vector<Estimator>& estimators) {
   return fmt::format("{}", fmt::join(texts, ";"));
 }
 
-// Two texts that mean the same become one: other orders of keys, and the size of a vocabulary, which its kind leaves open.
+// Normalises equivalent texts: the order of keys, and a vocabulary size that is not given.
 std::string canonical(const std::string& name, const std::string& text) {
   if (name == "tokenizer") return text.substr(0, text.find(':'));
   if (name != "estimator") return text;
@@ -71,7 +71,7 @@ void require_same_model(const TrainOptions& taken, const TrainOptions& options) 
     const OptionInfo& info = *find_option(options.task, name);
     const std::string has = value_text(taken, info), asked = value_text(options, info);
     require(canonical(name, has) == canonical(name, asked),
-            "--{} is {}, but the model in {} (--init) has {}: leave it out, or start a new model without --init", name, asked,
+            "--{} is {}, but the model in {} (--init) has {}: omit the flag, or start a new model without --init", name, asked,
             options.init, has);
   }
 }

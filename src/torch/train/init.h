@@ -1,4 +1,4 @@
-// Runs that start from a model directory, imported, converted or trained: what the directory decides.
+// Runs that start from a model directory (imported, converted or trained), which sets some of the options.
 #ifndef RAFFIA_TORCH_TRAIN_INIT_H_
 #define RAFFIA_TORCH_TRAIN_INIT_H_
 
@@ -7,18 +7,18 @@
 
 namespace raffia::train {
 
-// Options as options.init has them: sizes, estimators and kinds of the model, and its tokenizer. Throws FormatError or IoError
-// for the directory, InvalidArgument for a model of another task.
+// Options with the values of options.init: sizes, estimators and kinds of the model, and its tokenizer. Throws FormatError or
+// IoError for the directory, InvalidArgument for a model of another task.
 void take_model(TrainOptions& options);
 
-// Throws InvalidArgument for what was asked for and is not what the directory has; `taken` are the options after take_model.
+// Throws InvalidArgument if a requested option differs from the directory; `taken` are the options after take_model.
 void require_same_model(const TrainOptions& taken, const TrainOptions& options);
 
-// What the model of a run is made of: the config of options.init, or, of a run that goes on, of options.out; with the options
-// that concern training alone.
+// The config of the model of a run: that of options.init or, for a resumed run, of options.out; with the options that only
+// concern training.
 ModelConfig config_of_start(const TrainOptions& options, bool goes_on);
 
-// Weights of options.init. A run that goes on from a checkpoint has weights already.
+// Loads the weights of options.init. A resumed run takes its weights from the checkpoint.
 void load_start(nn::ModelImpl& model, const TrainOptions& options, bool goes_on);
 
 }  // namespace raffia::train

@@ -1,4 +1,4 @@
-// What tasks with labels share: loss, accuracy, which examples are held out.
+// Common to tasks with labels: loss, accuracy, and which examples are held out.
 #ifndef RAFFIA_TORCH_TRAIN_LABELS_H_
 #define RAFFIA_TORCH_TRAIN_LABELS_H_
 

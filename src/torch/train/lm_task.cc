@@ -1,4 +1,4 @@
-// Language models: the next token of a text.
+// Language models: predict the next token of a text.
 #include <fmt/format.h>
 #include <torch/nn/functional/loss.h>
 
@@ -42,12 +42,12 @@ bool stateful_of(const TrainOptions& options, const ModelConfig& config) {
   }
   require(options.stateful == "true" || options.stateful == "false", "stateful: '{}' is unknown, expected true, false or auto",
           options.stateful);
-  require(
-      options.stateful == "false" || can_carry(config),
-      "stateful: memory of estimator '{}' with positions {} cannot be carried from segment to segment: it grows or never fades",
-      options.estimator, name_of(config.positions));
+  require(options.stateful == "false" || can_carry(config),
+          "stateful: memory of estimator '{}' with positions {} cannot be carried from segment to segment: it grows or does not "
+          "decay",
+          options.estimator, name_of(config.positions));
   require(options.stateful == "false" || options.parallel != "sequence",
-          "stateful: memory is not carried where sequences are split over ranks (--parallel sequence), expected false");
+          "stateful: memory cannot be carried if sequences are split over ranks (--parallel sequence), expected false");
   return options.stateful == "true";
 }
 
@@ -69,14 +69,14 @@ class LmTask : public TrainingTask {
     require(config.vocabulary >= tokenizer_->vocabulary(), "--init: the model has {} tokens, its tokenizer {}", config.vocabulary,
             tokenizer_->vocabulary());
     stateful_ = stateful_of(options, config);
-    // A state folded under one random matrix cannot be read under another, and evaluation reads with the stored one.
+    // A state that was folded with one random matrix cannot be read with another, and evaluation uses the stored one.
     if (options.pool < 0 && stateful_) config.pool = 0;
     options.stateful = stateful_ ? "true" : "false";
     check_config(config, options);
 
     const size_t size = ids.size();
     require(static_cast<int64_t>(size) > options.batch * options.segment,
-            "--data: {} tokens are too few for batch {} x segment {}: give more text, or a smaller --batch or --segment",
+            "--data: {} tokens are too few for batch {} x segment {}: use more text, or a smaller --batch or --segment",
             grouped(size), options.batch, options.segment);
     require(valid_.ids.size() >= 2, "--valid: the text to evaluate on has {} tokens, expected at least 2", valid_.ids.size());
     segment_ = options.segment;
@@ -94,10 +94,11 @@ class LmTask : public TrainingTask {
       split_ = std::make_shared<SequenceParallel>(*options.group, options.segment / ranks);
       model_->split_sequence(split_);
     }
-    description_ = fmt::format("{} tokens ({} of {}, vocabulary {}), {} to evaluate on; {} parameters; {} steps an epoch{}",
-                               grouped(size), options.data, tokenizer_->kind(), tokenizer_->vocabulary(),
-                               grouped(valid_.ids.size()), grouped(static_cast<uint64_t>(model_->parameter_count())),
-                               streams_->steps_per_epoch() / options.accumulate, stateful_ ? "; memory is carried" : "");
+    description_ =
+        fmt::format("{} tokens ({} of {}, vocabulary {}), {} to evaluate on; {} parameters; {} steps per epoch{}", grouped(size),
+                    options.data, tokenizer_->kind(), tokenizer_->vocabulary(), grouped(valid_.ids.size()),
+                    grouped(static_cast<uint64_t>(model_->parameter_count())), streams_->steps_per_epoch() / options.accumulate,
+                    stateful_ ? "; memory carried between segments" : "");
   }
 
   nn::ModelImpl& model() override { return *model_; }
@@ -174,13 +175,13 @@ class LmTask : public TrainingTask {
 
   // One process evaluates, on whole sequences.
   Metrics metrics(const ScoredText& text, const OnProgress& progress) {
-    // Carried memory takes any number of tokens a call: long calls are faster.
+    // Carried memory works with any number of tokens per call; longer calls are faster.
     const int64_t segment = stateful_ ? std::max<int64_t>(segment_, 1024) : segment_;
     model_->split_sequence(nullptr);
     const NllScore score = score_lm(*model_, text.ids, {.segment = segment, .carried = stateful_, .progress = progress});
     model_->split_sequence(split_);
     Metrics metrics = {{"nll", score.per_token()}, {"perplexity", score.perplexity()}};
-    // Text that hardly has spaces hardly has words either: there the figure means nothing and may be infinite.
+    // Text with very few spaces has very few words: the perplexity per word is then meaningless and may be infinite.
     const double per_word = score.word_perplexity(text.facts);
     if (std::isfinite(per_word)) metrics.emplace_back("word_perplexity", per_word);
     metrics.emplace_back("bits_per_byte", score.bits_per_byte(text.facts));

@@ -44,7 +44,7 @@ std::vector<nlohmann::ordered_json> read_log(const std::filesystem::path& path) 
       auto record = parse_ordered_json(line, path.string());
       if (record.is_object()) records.push_back(std::move(record));
     } catch (const FormatError&) {
-      continue;  // a line that was cut off when the run was killed
+      continue;  // an incomplete line of a killed run
     }
   }
   return records;

@@ -1,4 +1,4 @@
-// log.jsonl of a run: one JSON object a line, each with its "step".
+// log.jsonl of a run: one JSON object per line, each with its "step".
 #ifndef RAFFIA_TORCH_TRAIN_LOG_H_
 #define RAFFIA_TORCH_TRAIN_LOG_H_
 
@@ -14,7 +14,7 @@ namespace raffia::train {
 
 class RunLog {
  public:
-  // Goes on after the lines of steps up to `step`; later ones, and a line that was cut off, are dropped.
+  // Continues after the lines of steps up to `step`; later lines, and an incomplete line, are dropped.
   RunLog(const std::filesystem::path& path, int64_t step);
 
   void append(const nlohmann::ordered_json& record);  // throws IoError
@@ -24,10 +24,10 @@ class RunLog {
   File file_;
 };
 
-// All lines that are whole.
+// All complete lines.
 std::vector<nlohmann::ordered_json> read_log(const std::filesystem::path& path);
 
-// The same as a table: a line per record, a column for every field that holds one number.
+// The same as a table: a line per record, a column for every field with a single number.
 void write_log_csv(const std::filesystem::path& log, const std::filesystem::path& csv);
 
 }  // namespace raffia::train

@@ -17,7 +17,7 @@
 namespace raffia::train {
 namespace {
 
-// The learning rate that suits a width of 128 and less; wider models take one in inverse proportion.
+// The default learning rate for widths up to 128; for wider models it is inversely proportional to the width.
 constexpr double kLearningRate = 3e-3, kWidth = 128;
 
 using AdamState = torch::optim::AdamWParamState;
@@ -113,7 +113,7 @@ void Optimiser::set_state(const NamedTensors& state, std::string_view where) {
     loaded->exp_avg_sq(take(item.key() + "/square", item.value().sizes()));
     adamw_.state()[key_of(item.value())] = std::move(loaded);
   }
-  if (used != tensors.size()) throw FormatError(fmt::format("{}: holds tensors that belong to no parameter", where));
+  if (used != tensors.size()) throw FormatError(fmt::format("{}: has tensors that belong to no parameter", where));
 }
 
 }  // namespace raffia::train

@@ -1,4 +1,4 @@
-// AdamW over the parameters of a model: which of them decay, how the learning rate goes, and its state by name.
+// AdamW over the parameters of a model: which of them decay, the learning rate schedule, and its state by name.
 #ifndef RAFFIA_TORCH_TRAIN_OPTIMISER_H_
 #define RAFFIA_TORCH_TRAIN_OPTIMISER_H_
 
@@ -17,8 +17,8 @@ class Optimiser {
  public:
   Optimiser(nn::ModelImpl& model, const TrainOptions& options);
 
-  // One step with the gradients that the parameters hold, scaled by `scale` first. Returns their norm before clipping; where it
-  // is not finite, the parameters stay as they are. Gradients are cleared.
+  // One step with the gradients of the parameters, scaled by `scale` first. Returns their norm before clipping; if it is not
+  // finite, the parameters are not changed. Gradients are cleared.
   double step(double lr, double scale);
 
   NamedTensors state() const;
@@ -33,10 +33,10 @@ class Optimiser {
 // Matrices decay; norms, biases, gates and scales do not.
 bool decays(const std::string& name, const at::Tensor& parameter);
 
-// Of step `step` of `steps`, counted from 0: up in a straight line, then down a cosine.
+// The learning rate of step `step` of `steps`, counted from 0: linear warmup, then cosine decay.
 double learning_rate(const TrainOptions& options, int64_t step, int64_t steps);
 
-// options.lr, or the one that suits the width.
+// options.lr, or the default for the width.
 double highest_learning_rate(const TrainOptions& options);
 
 }  // namespace raffia::train

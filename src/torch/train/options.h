@@ -1,5 +1,5 @@
-// What a training run is made of. One table names every option: flags of the command line, keys of a TOML file and fields of a
-// checkpoint are the same names, with hyphens.
+// The options of a training run. One table lists them all: command line flags, keys of a TOML file and fields of a checkpoint
+// have the same names, with hyphens.
 #ifndef RAFFIA_TORCH_TRAIN_OPTIONS_H_
 #define RAFFIA_TORCH_TRAIN_OPTIONS_H_
 
@@ -20,12 +20,12 @@ class Group;
 enum class TaskKind : uint8_t { lm, translate, classify, image, recall };
 std::string_view name_of(TaskKind kind);
 
-// Texts of one's own need none of these: every default works for 1 to 20 MB of text on two cores.
+// The defaults work for 1 to 20 MB of text on two cores.
 struct TrainOptions {
   TaskKind task = TaskKind::lm;
 
   // Files.
-  std::string data = {};   // translate: what the names of both files begin with; image: a directory
+  std::string data = {};   // translate: the common prefix of both files; image: a directory
   std::string valid = {};  // empty: a part of `data`
   std::string test = {};   // empty: none
   std::string out = {};    // model directory
@@ -34,13 +34,13 @@ struct TrainOptions {
   std::string tokenizer = "auto";
 
   // Model.
-  std::string estimator = "rfa_gate";  // one, or one per layer with ';' between
+  std::string estimator = "rfa_gate";  // one, or one per layer separated by ';'
   std::string cross = "softmax";
   std::string positions = "auto";
   int64_t layers = 4, width = 256, heads = 4, kv_heads = 0, ffn = 0, conv = 0, max_length = 0;
   std::string norm = "layer", feed_forward = "gelu";
   bool no_bias = false, untied = false;
-  int64_t pool = -1;  // -1: by stateful
+  int64_t pool = -1;  // -1: depends on stateful
   bool head_norm = false, fixed_sigma = false;
   double span_min = 0, span_max = 0;
   double dropout = 0;
@@ -49,7 +49,7 @@ struct TrainOptions {
   int64_t steps = 0, epochs = 0;                     // both 0: 1000 steps
   int64_t batch = 8, segment = 256, accumulate = 1;  // batches and lengths suit lm: see default_options
   std::string stateful = "auto";
-  double lr = 0;  // 0: by width
+  double lr = 0;  // 0: depends on the width
   double warmup = 1.0 / 15, final_lr = 0.05, weight_decay = 0.05, beta1 = 0.9, beta2 = 0.98, clip = 1, label_smoothing = 0;
   uint64_t seed = 1;
 
@@ -62,24 +62,24 @@ struct TrainOptions {
   int64_t recall_pairs = 16, recall_queries = 16, recall_alphabet = 256;
   std::string recall_distances = "16,64,256", recall_eval_distances = "16,64,256,1024,4096";
 
-  // What the run does beside steps.
+  // Evaluation, checkpoints and processes.
   int64_t eval_every = 0, checkpoint_every = 0, log_every = 10;  // 0: ten times a run
   int64_t keep = 3, patience = 0, threads = 0;
-  std::string parallel = "data";  // what processes share out among them: rows of batches, or tokens of sequences
+  std::string parallel = "data";  // what is divided among processes: rows of batches (data), or tokens of sequences (sequence)
   int64_t rank_timeout = 1800;    // seconds
   bool resume = false;
 
-  Group* group = nullptr;  // the processes of this run; null: this one alone. Not in the table: it is not what is learned
+  Group* group = nullptr;  // the processes of this run; null: a single process. Not in the table: it does not change the result
 };
 
-// What a task begins with: its own sizes, and an estimator that has the form it needs.
+// The defaults of a task: its sizes, and an estimator with the form it needs.
 TrainOptions default_options(TaskKind task);
 
-// Whether a run that is resumed may go on with another value.
+// Whether a resumed run may use another value.
 enum class OnResume : uint8_t {
-  same,    // refused: the rest would not be the same run
+  same,    // an error: it would be a different run
   noted,   // accepted, with a note
-  silent,  // changes no weights
+  silent,  // allowed: does not change the weights
 };
 
 constexpr unsigned only(TaskKind kind) { return 1U << static_cast<unsigned>(kind); }
@@ -95,27 +95,27 @@ struct OptionInfo {
   double least = 0, most = 1e9;  // of numbers
   OnResume on_resume = OnResume::same;
   unsigned tasks = kEveryTask;
-  bool may_differ_by_rank = false;  // of processes that train together: where files are, and how many threads read them
+  bool may_differ_by_rank = false;  // ranks may have different values: paths of files, and threads
 };
 
 std::span<const OptionInfo> option_table();
-const OptionInfo* find_option(TaskKind task, std::string_view name);  // null: the task has none of this name
+const OptionInfo* find_option(TaskKind task, std::string_view name);  // null: the task has no such option
 
-// The value as text, as a flag would have it.
+// The value as the text of a flag.
 std::string value_text(const TrainOptions& options, const OptionInfo& info);
 
 // Throws InvalidArgument "'abc' is not an integer"; the caller says which option.
 void set_from_text(TrainOptions& options, const OptionInfo& info, const std::string& text);
 
 // Reads a TOML file into `options`. Keys are options of its task, at the top or in any table. Throws InvalidArgument for a key or
-// value that a flag could not have either, FormatError for what is not TOML; both begin with "file:line:".
+// value that is not valid as a flag, FormatError for invalid TOML; both begin with "file:line:".
 void read_toml(TrainOptions& options, const std::filesystem::path& path);
 
 // All options of the task by name, and back. Throws FormatError that names `where` and the field.
 nlohmann::ordered_json to_json(const TrainOptions& options);
 void read_json(TrainOptions& options, const nlohmann::ordered_json& json, std::string_view where);
 
-// What a resumed run must not change and what it should mention, by comparing values.
+// Compares values: what a resumed run must not change, and what it should report.
 struct OptionChange {
   const OptionInfo* info;
   std::string before, now;

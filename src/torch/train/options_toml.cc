@@ -14,7 +14,7 @@ std::string place(const std::filesystem::path& path, const toml::source_region& 
   return fmt::format("{}:{}", path.string(), source.begin.line);
 }
 
-// As a flag would have it; tables and arrays have no such text.
+// As the text of a flag; nullopt for tables and arrays.
 std::optional<std::string> text_of(const toml::node& node) {
   if (const auto text = node.value_exact<std::string>()) return *text;
   if (const auto integer = node.value_exact<int64_t>()) return fmt::format("{}", *integer);

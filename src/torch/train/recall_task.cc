@@ -1,4 +1,4 @@
-// Multi-query associative recall: how much an attention remembers, and over which distance. Data are made, not read.
+// Multi-query associative recall: how much an attention remembers, and over which distance. The data are generated.
 #include <fmt/format.h>
 #include <torch/nn/functional/loss.h>
 
@@ -70,7 +70,7 @@ class RecallTrainingTask : public TrainingTask {
   nn::ModelImpl& model() override { return *model_; }
   Objective objective() const override { return {.metric = "accuracy", .higher_is_better = true}; }
   int64_t batches_per_epoch() const override { return 1; }
-  Fingerprints fingerprints() const override { return {}; }  // options say it all
+  Fingerprints fingerprints() const override { return {}; }  // everything is in the options
   std::string describe() const override {
     const RecallOptions& data = train_->options();
     return fmt::format("{} pairs in {} tokens, queries {} tokens later; {} parameters", data.pairs, data.length,

@@ -20,7 +20,7 @@ RunLock::RunLock(const std::filesystem::path& directory) {
   if (fd_ < 0) throw IoError(fmt::format("{}: cannot open: {}", directory.string(), std::strerror(errno)));
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     const bool is_taken = errno == EWOULDBLOCK;
-    const std::string reason = is_taken ? "another process trains in this directory" : std::strerror(errno);
+    const std::string reason = is_taken ? "another process is training in this directory" : std::strerror(errno);
     ::close(fd_);
     throw IoError(fmt::format("{}: cannot lock: {}", directory.string(), reason));
   }

@@ -1,4 +1,4 @@
-// One process at a time writes a run. The lock ends with the process, however it ends.
+// Only one process at a time writes a run. The lock is released when the process ends, even if it is killed.
 #ifndef RAFFIA_TORCH_TRAIN_RUN_LOCK_H_
 #define RAFFIA_TORCH_TRAIN_RUN_LOCK_H_
 
@@ -8,7 +8,7 @@ namespace raffia::train {
 
 class RunLock {
  public:
-  explicit RunLock(const std::filesystem::path& directory);  // created if need be; throws IoError if another process holds it
+  explicit RunLock(const std::filesystem::path& directory);  // created if needed; throws IoError if another process has the lock
   ~RunLock();
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;

@@ -1,4 +1,4 @@
-// The options of a run from all their sources, and the rules for a run that goes on.
+// The options of a run from all sources, and the rules for a resumed run.
 #include <fmt/format.h>
 
 #include "core/check.h"
@@ -11,7 +11,7 @@
 namespace raffia::train {
 namespace {
 
-// "auto" and -1 leave the choice to the task: on resume, to what it chose.
+// "auto" and -1 leave the choice to the task; a resumed run keeps the earlier choice.
 bool leaves_open(const std::string& text) { return text == "auto" || text == "-1"; }
 
 TrainOptions saved_options(TaskKind task, const std::filesystem::path& path) {
@@ -30,7 +30,7 @@ void apply(TrainOptions& options, const std::string& name, const std::string& te
   }
 }
 
-// What the run chose stays where nothing else is asked for.
+// Earlier choices are kept unless another value is requested.
 void keep_choices(TrainOptions& options, const TrainOptions& saved) {
   for (const OptionInfo& info : option_table()) {
     if ((info.tasks & only(options.task)) == 0 || !leaves_open(value_text(options, info))) continue;
@@ -49,18 +49,18 @@ bool RunFiles::can_resume() const { return std::filesystem::exists(options()); }
 TrainOptions resolve_options(TaskKind task, const std::string& config, const std::map<std::string, std::string>& flags,
                              bool resume, Observer& observer) {
   TrainOptions options = default_options(task);
-  // Where the run is decides what it was started with.
+  // --out is needed first: the saved options are there.
   if (!config.empty()) read_toml(options, config);
   if (const auto out = flags.find("out"); out != flags.end()) options.out = out->second;
   if (const auto init = flags.find("init"); init != flags.end()) options.init = init->second;
   require(!options.out.empty(), "--out is missing: the model directory to write");
 
   const RunFiles files{options.out};
-  require(resume || !files.exist(), "--out: {} holds a model already: --resume continues its run, another --out starts a new one",
-          options.out);
+  require(resume || !files.exist(),
+          "--out: {} already contains a model: --resume continues its run, another --out starts a new one", options.out);
   const bool goes_on = resume && files.can_resume();
   require(goes_on || !std::filesystem::exists(files.weights()),
-          "--out: {} holds a model that was not trained here: nothing to resume", options.out);
+          "--out: {} contains a model that was not trained here: there is nothing to resume", options.out);
   const std::string init = options.init;
   options = goes_on ? saved_options(task, files.options()) : default_options(task);
   if (!goes_on && !init.empty()) {
@@ -75,7 +75,7 @@ TrainOptions resolve_options(TaskKind task, const std::string& config, const std
   if (!goes_on && init.empty()) return options;
 
   keep_choices(options, saved);
-  options.init = saved.init;  // a run began once
+  options.init = saved.init;  // a resumed run keeps its --init
   if (!goes_on) {
     require_same_model(saved, options);
     return options;

@@ -18,13 +18,13 @@ using torch::autograd::variable_list;
 Tensor memory_of(const Tensor& state) { return state.narrow(-1, 0, state.size(-1) - 1); }
 Tensor log_decay_of(const Tensor& state) { return state.narrow(-1, state.size(-1) - 1, 1); }
 
-// What is left of `earlier` after the tokens of `later`, a state that was folded from empty memory, followed by them.
+// The state after the tokens of `earlier` and then those of `later`, where `later` was folded from empty memory.
 Tensor compose(const Tensor& earlier, const Tensor& later) {
   const Tensor decay = log_decay_of(later).exp();
   return at::cat({memory_of(earlier) * decay + memory_of(later), log_decay_of(earlier) + log_decay_of(later)}, -1);
 }
 
-// What the tokens leave, from empty memory: a state.
+// The state after these tokens, from empty memory.
 Tensor fold(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const ops::Map& map) {
   if (ops::is_double(k)) return ops::rfa_gate(q, k, v, gate_logits, map).state;
   const FeatureMap features = ops::make_map(map, k.size(2), k.size(3));
@@ -33,7 +33,7 @@ Tensor fold(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gat
   return ops::store_state(state);
 }
 
-// The end of the slice before. Its gradient goes back to where it came from.
+// The end of the slice before. Its gradient is sent back to that rank.
 class TailBefore : public Function<TailBefore> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& tail, Group* group) {
@@ -50,7 +50,7 @@ class TailBefore : public Function<TailBefore> {
   }
 };
 
-// The op over this rank's slice as a graph of its own, which the backward pass goes through once or twice.
+// The op over this rank's slice as a separate graph, which the backward pass runs through once or twice.
 struct Slice : torch::CustomClassHolder {
   Group* group = nullptr;
   variable_list inputs;  // q, k, v, gate_logits, weight, sigma, bias: leaves, or undefined

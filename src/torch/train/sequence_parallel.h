@@ -1,9 +1,9 @@
 // Sequences that are too long for one process: their tokens are split over the ranks of a group, in order.
 //
-// What a slice leaves of RFA-Gate is a state of constant size, and states compose: (g2, M2) . (g1, M1) = (g2 g1, g2 M1 + M2).
-// So each rank folds its slice from empty memory, one all-gather hands the states to all ranks, each composes those before its
-// own and runs the ordinary op from there. The backward pass does the same with gradients of states, from the end. Per layer and
-// pass, F (V + 1) + 2 floats a head and sequence travel, whatever the length; the short convolution sends its last inputs.
+// The state of RFA-Gate after a slice has constant size, and states compose: (g2, M2) . (g1, M1) = (g2 g1, g2 M1 + M2). So each
+// rank folds its slice from empty memory, one all-gather sends the states to all ranks, and each composes those before its own
+// and runs the ordinary op from there. The backward pass does the same with gradients of states, from the end. Per layer and
+// pass, F (V + 1) + 2 floats are sent per head and sequence, for any length; the short convolution sends its last inputs.
 #ifndef RAFFIA_TORCH_TRAIN_SEQUENCE_PARALLEL_H_
 #define RAFFIA_TORCH_TRAIN_SEQUENCE_PARALLEL_H_
 
@@ -14,7 +14,7 @@
 
 namespace raffia::train {
 
-// Gradients of parameters that come out of such a model are those of this rank's tokens: their sum over ranks is the gradient.
+// Gradients of parameters of such a model are those of this rank's tokens: their sum over ranks is the gradient.
 // All ranks run the same passes in the same order.
 class SequenceParallel : public nn::SequenceSplit {
  public:

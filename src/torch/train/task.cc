@@ -48,7 +48,7 @@ std::unique_ptr<TrainingTask> make_task(TrainOptions& options, bool goes_on) {
 ModelConfig model_config(const TrainOptions& options, Task task) {
   const std::vector<Estimator> estimators = parse_estimators(options.estimator);
   require(estimators.size() == 1 || static_cast<int64_t>(estimators.size()) == options.layers,
-          "estimator: {} are given, expected 1 or {} (as many as layers)", estimators.size(), options.layers);
+          "estimator: {} are given, expected 1 or {} (one per layer)", estimators.size(), options.layers);
   require(options.width % options.heads == 0, "width is {}, expected a multiple of heads ({})", options.width, options.heads);
   return {.task = task,
           .width = options.width,

@@ -1,4 +1,4 @@
-// What a training run learns: data, model, loss, evaluation. The trainer knows no more of it than this.
+// The task of a training run: data, model, loss, evaluation. This interface is all that the trainer uses.
 #ifndef RAFFIA_TORCH_TRAIN_TASK_H_
 #define RAFFIA_TORCH_TRAIN_TASK_H_
 
@@ -22,24 +22,24 @@ namespace raffia::train {
 using Metrics = std::vector<std::pair<std::string, double>>;  // by name, in the order of printing
 
 struct LossSum {
-  Tensor sum;          // over what was predicted; scalar, differentiable
-  int64_t count = 0;   // of what was predicted
-  int64_t tokens = 0;  // that were read, for the speed
+  Tensor sum;          // over predicted tokens or labels; scalar, differentiable
+  int64_t count = 0;   // number of predictions
+  int64_t tokens = 0;  // tokens read, to report the speed
 };
 
-// Where other processes have all rows of a batch.
+// If other processes have all rows of a batch.
 inline LossSum no_rows() { return {.sum = at::zeros({}), .count = 0, .tokens = 0}; }
 
-// Which metric says how good a model is.
+// The metric by which the best model is chosen.
 struct Objective {
   std::string metric;
   bool higher_is_better = false;
 };
 
-// Of all that a run is bound to: a checkpoint refuses others.
+// Hashes of what must not change during a run: a checkpoint is only loaded if they match.
 struct Fingerprints {
-  uint64_t tokenizer = 0;  // what tokens mean
-  uint64_t data = 0;       // what is learned and evaluated on
+  uint64_t tokenizer = 0;  // the meaning of tokens
+  uint64_t data = 0;       // training and evaluation data
 };
 
 class TrainingTask {
@@ -50,27 +50,27 @@ class TrainingTask {
   virtual Objective objective() const = 0;
   virtual int64_t batches_per_epoch() const = 0;
 
-  // Of batch `index` of the run, counted from 0: the same index is the same batch. Batches come in order, since a task may carry
-  // memory from one to the next.
+  // The loss of batch `index` of the run, counted from 0: the same index is the same batch. Called in order, since a task may
+  // carry memory from batch to batch.
   virtual LossSum loss(int64_t index) = 0;
 
   virtual Metrics evaluate(const OnProgress& progress) = 0;
   virtual Metrics test(const OnProgress&) { return {}; }  // empty: there are no test data
 
-  // What loss() keeps from batch to batch.
+  // The memory that loss() carries from batch to batch.
   virtual NamedTensors carried() const { return {}; }
   virtual void set_carried(const NamedTensors&) {}
 
   virtual Fingerprints fingerprints() const = 0;
 
-  // What a model directory needs beside weights and configuration.
+  // Writes the files of a model directory other than weights and configuration.
   virtual void save(const std::filesystem::path&) const {}
 
   virtual std::string describe() const = 0;  // one line: "1,234,567 tokens of sp:4000, ..."
 };
 
-// Reads data, makes tokenizer and model, and fills in what `options` leave open. A run that goes on finds its tokenizer in
-// `options.out`. Throws InvalidArgument, FormatError or IoError that says what is wrong with options or data.
+// Reads the data, makes tokenizer and model, and fills in options that are not set. A resumed run loads its tokenizer from
+// `options.out`. Throws InvalidArgument, FormatError or IoError, which says what is wrong with options or data.
 std::unique_ptr<TrainingTask> make_task(TrainOptions& options, bool goes_on);
 std::unique_ptr<TrainingTask> make_lm_task(TrainOptions& options, bool goes_on);
 std::unique_ptr<TrainingTask> make_translate_task(TrainOptions& options, bool goes_on);
@@ -78,16 +78,16 @@ std::unique_ptr<TrainingTask> make_classify_task(TrainOptions& options, bool goe
 std::unique_ptr<TrainingTask> make_image_task(TrainOptions& options);
 std::unique_ptr<TrainingTask> make_recall_task(TrainOptions& options);
 
-// What all tasks have in common in their models. Tasks add vocabulary, classes and the like.
+// The part of the config that all tasks have in common. Tasks add vocabulary, classes and so on.
 ModelConfig model_config(const TrainOptions& options, Task task);
 
-// Throws InvalidArgument where the model cannot be made, and writes what it chose into `options`.
+// Throws InvalidArgument if the model cannot be made, and writes its choices into `options`.
 void check_config(const ModelConfig& config, TrainOptions& options);
 
-// The rows of batches that this process has; all of them where sequences are split instead.
+// The rows of batches that this process has; all of them if sequences are split instead.
 Shard shard_of(const TrainOptions& options);
 
-// Global generators from the seed, for the weights of a new model.
+// Seeds the global generators, for the weights of a new model.
 void seed_for_weights(const TrainOptions& options);
 
 }  // namespace raffia::train

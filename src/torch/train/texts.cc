@@ -13,9 +13,9 @@
 namespace raffia::train {
 namespace {
 
-constexpr size_t kEnoughForPieces = 1'000'000;  // bytes of text that are worth a SentencePiece vocabulary
+constexpr size_t kEnoughForPieces = 1'000'000;  // bytes of text from which a SentencePiece vocabulary is worthwhile
 
-// Stands alone on a line between the texts of one file.
+// A line of its own between the texts of one file.
 constexpr std::string_view kBetweenTexts = "<|endoftext|>";
 
 std::string read_one(const TrainOptions& options, const std::string& path) {
@@ -35,7 +35,7 @@ size_t split_at(std::string_view text, double share) {
   return at;
 }
 
-// Without the white space around them; empty ones are none.
+// Without surrounding white space; empty texts are skipped.
 std::vector<std::string_view> texts_within(std::string_view file) {
   constexpr std::string_view kWhite = " \t\r\n";
   std::vector<std::string_view> texts;
@@ -83,7 +83,7 @@ Sequences encode_all(const Tokenizer& tokenizer, std::span<const std::string> te
 }
 
 Texts read_texts(const TrainOptions& options) {
-  require(!options.data.empty(), "--data is missing: the file to learn from");
+  require(!options.data.empty(), "--data is missing: the file to train on");
   Texts texts{.train = read_one(options, options.data), .valid = {}};
   if (options.valid.empty()) {
     const size_t at = split_at(texts.train, options.valid_share);

@@ -1,4 +1,4 @@
-// Texts as tokens: what a run learns from and is evaluated on, from its options, and the tokenizer of both.
+// Texts as tokens: training and evaluation data of a run, and their tokenizer.
 #ifndef RAFFIA_TORCH_TRAIN_TEXTS_H_
 #define RAFFIA_TORCH_TRAIN_TEXTS_H_
 
@@ -22,18 +22,18 @@ struct Texts {
   std::string test = {};  // empty: none
 };
 
-// Without options.valid, the end of options.data is evaluated on, from the start of a line if there is one near.
+// Without options.valid, the end of options.data is used for evaluation, from the start of a line if there is one nearby.
 Texts read_texts(const TrainOptions& options);
 
-// What a tokenizer of this kind reads: text that is checked to be text, or any bytes ("byte"). Not empty. Files may be
+// Reads a file for a tokenizer of this kind: checked to be text, or any bytes ("byte"). Throws if it is empty. Files may be
 // compressed (gz, xz).
 std::string read_for(std::string_view kind, const std::filesystem::path& path);
 
-// The ids of a file for a language model. Where its vocabulary begins texts (tokenizer.begins_texts(), imported models), a line
-// "<|endoftext|>" stands between the texts of a file, and each text is one begin() and its ids; else the file is one text.
+// The ids of a file for a language model. If the vocabulary begins texts (tokenizer.begins_texts(), imported models), the texts
+// of a file are separated by lines "<|endoftext|>", and each text is begin() and its ids; else the file is one text.
 std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text);
 
-// A text as a model is scored on it.
+// A text for scoring a model.
 struct ScoredText {
   std::vector<int32_t> ids;
   TextFacts facts;
@@ -42,8 +42,8 @@ ScoredText scored_text(const Tokenizer& tokenizer, std::string_view text);
 
 Sequences encode_all(const Tokenizer& tokenizer, std::span<const std::string> texts);
 
-// A run that goes on has its tokenizer in options.out, one that starts from a model in options.init. A new one learns it from
-// `texts`, and options.tokenizer says what it is.
+// A resumed run loads its tokenizer from options.out, a run that starts from a model from options.init. A new run trains
+// options.tokenizer on `texts`.
 std::unique_ptr<Tokenizer> task_tokenizer(TrainOptions& options, bool goes_on, std::span<const std::string_view> texts);
 
 }  // namespace raffia::train

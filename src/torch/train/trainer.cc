@@ -32,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kStepsByDefault = 1000;
 constexpr int64_t kPartsOfRun = 10;      // evaluations and checkpoints of a run, by default
 constexpr int64_t kMonitorEvery = 50;    // steps
-constexpr double kHighClampRate = 0.01;  // of denominators: attention is noise where they are clamped
+constexpr double kHighClampRate = 0.01;  // of denominators: attention is noise if they are clamped
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -48,18 +48,18 @@ uint64_t seed_of_batch(uint64_t seed, int64_t index, int rank) {
   Fingerprint mixed;
   mixed.add_number(seed);
   mixed.add_number(static_cast<uint64_t>(index));
-  if (rank > 0) mixed.add_number(static_cast<uint64_t>(rank));  // dropout of other rows is another
+  if (rank > 0) mixed.add_number(static_cast<uint64_t>(rank));  // other ranks have other rows and other dropout
   return mixed.value();
 }
 
-// Of metrics that have it: those of a task have the metric of its objective.
+// The metrics of a task always include the metric of its objective.
 double value_of(const Metrics& metrics, const std::string& name) {
   const auto found = std::find_if(metrics.begin(), metrics.end(), [&](const auto& metric) { return metric.first == name; });
   require(found != metrics.end(), "there is no metric \"{}\"", name);
   return found->second;
 }
 
-// JSON has no infinities: what is not finite is null, and NaN when it is read.
+// JSON has no infinities: numbers that are not finite are written as null, and read as NaN.
 ordered_json to_json(const Metrics& metrics) {
   ordered_json json = ordered_json::object();
   for (const auto& [name, value] : metrics) json[name] = value;
@@ -74,14 +74,14 @@ Metrics metrics_from(const ordered_json& json) {
   return metrics;
 }
 
-// What a checkpoint holds beside tensors.
+// The contents of a checkpoint besides tensors.
 struct Progress {
   int64_t step = 0;
   int64_t tokens = 0;
   double seconds = 0;        // of all processes that worked on the run
   double train_seconds = 0;  // of which in steps
   int64_t best_step = 0;
-  double best = std::numeric_limits<double>::quiet_NaN();  // not finite: anything is better
+  double best = std::numeric_limits<double>::quiet_NaN();  // not finite: every result is better
   Metrics best_metrics = {};
   int64_t evaluations_since_best = 0;
   // Since the last line of the log.
@@ -89,7 +89,7 @@ struct Progress {
   bool warned_of_clamps = false;
 };
 
-// Of several ranks, all go through the steps; the first one alone evaluates and writes.
+// With several ranks, all run the steps; only the first one evaluates and writes.
 class Run {
  public:
   Run(const TrainOptions& options, TrainingTask& task, Observer& observer, Group& group)
@@ -104,7 +104,7 @@ class Run {
         steps_(total_steps(options, task)),
         eval_every_(every(options.eval_every, steps_)),
         checkpoint_every_(every(options.checkpoint_every, steps_)) {
-    group_.share("ready", "");  // the others have seen what is in the directory: now the first one may write
+    group_.share("ready", "");  // the others have read the directory: now the first one may write
     if (group_.first()) {
       lock_ = std::make_unique<RunLock>(files_.checkpoints());
       store_.remove_unfinished();
@@ -117,7 +117,7 @@ class Run {
       task_.save(files_.directory);
       save_model_config(task_.model().config(), files_.config());
     }
-    write_file(files_.options(), to_json(options_).dump(2) + "\n");  // last: it says that the rest is there
+    write_file(files_.options(), to_json(options_).dump(2) + "\n");  // last: it marks the directory as complete
     log_ = std::make_unique<RunLog>(files_.log(), progress_.step);
   }
 
@@ -151,11 +151,11 @@ class Run {
 
   void share_start() {
     require_same(group_, "the step to resume from", fmt::format("{}", progress_.step),
-                 "--out has to be one directory that all ranks see");
+                 "--out must be one directory that all ranks share");
     require_same(group_, "the fingerprint of the data", fmt::format("{:016x}", task_.fingerprints().data),
-                 "all ranks have to read the same --data");
+                 "all ranks must read the same --data");
     require_same(group_, "the fingerprint of the tokenizer", fmt::format("{:016x}", task_.fingerprints().tokenizer),
-                 "all ranks have to use the same tokenizer");
+                 "all ranks must use the same tokenizer");
     share_weights(group_, task_.model());
   }
 
@@ -386,7 +386,7 @@ class Run {
       nn::load_weights(task_.model(), files_.weights());
       summary.test = task_.test([this](int64_t done, int64_t total) { observer_.evaluating(done, total); });
     }
-    group_.barrier();  // ranks meet at the first one: it goes last
+    group_.barrier();  // the store is on the first rank, so it ends last
     return summary;
   }
 

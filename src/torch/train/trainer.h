@@ -1,4 +1,4 @@
-// The training loop: steps, log, evaluations, checkpoints. Deterministic, and a run that was killed goes on bit for bit.
+// The training loop: steps, log, evaluations, checkpoints. Deterministic: a killed run resumes with bitwise the same results.
 //
 // Everything a step depends on is a function of (options, step) or stored in a checkpoint: batches are functions of their number,
 // generators are seeded anew for each batch, the learning rate is a function of the step.
@@ -23,7 +23,7 @@ struct StepReport {
   double loss = 0, lr = 0, grad_norm = 0, tokens_per_second = 0;
 };
 
-// Who watches a run.
+// Receives the events of a run.
 class Observer {
  public:
   virtual ~Observer() = default;
@@ -31,14 +31,14 @@ class Observer {
   virtual void stepped(const StepReport&) {}
   virtual void evaluating(int64_t /*done*/, int64_t /*total*/) {}
   virtual void evaluated(int64_t /*step*/, const Metrics&, bool /*is_best*/) {}
-  virtual void note(const std::string&) {}  // for people: warnings too
+  virtual void note(const std::string&) {}  // messages for the user, including warnings
 };
 
 enum class End : uint8_t { complete, patience, interrupted };
 
 struct Summary {
   End end = End::complete;
-  int signal = 0;  // interrupted: which signal asked for it
+  int signal = 0;  // if interrupted: the signal
   int64_t step = 0, best_step = 0;
   int64_t checkpoint = -1;  // step of the newest; -1: there is none
   Metrics valid, test;      // of the best model
@@ -59,17 +59,17 @@ struct RunFiles {
   bool can_resume() const;  // a run was started
 };
 
-// Defaults, then what a run that goes on was started with (or the model that it starts from, --init, has), then `config` (a TOML
-// file; empty: none), then `flags`, by name. Throws InvalidArgument for what does not fit, such as another width for a run that
-// goes on, and FormatError for files.
+// Defaults, then the saved options of a resumed run (or those of the model in --init), then `config` (a TOML file; empty: none),
+// then `flags`, by name. Throws InvalidArgument for invalid combinations, such as another width for a resumed run, and
+// FormatError for files.
 TrainOptions resolve_options(TaskKind task, const std::string& config, const std::map<std::string, std::string>& flags,
                              bool resume, Observer& observer);
 
-// Asked before every step: the signal that asked for the end of the run; 0: none.
+// Called before every step: returns the signal that should end the run; 0: none.
 using StopSignal = std::function<int()>;
 
-// Runs to the end, or until `stop` says so: then a checkpoint is written first, if there were steps since the last. Throws Error
-// where it cannot go on; checkpoints that were written stay.
+// Runs to the end, or until `stop` returns a signal: then a checkpoint is written, if there were steps since the last. Throws
+// Error if it cannot continue; earlier checkpoints are kept.
 Summary train(const TrainOptions& options, TrainingTask& task, Observer& observer, const StopSignal& stop = {});
 
 }  // namespace raffia::train

@@ -27,21 +27,21 @@ namespace {
 namespace F = torch::nn::functional;
 
 constexpr int64_t kPart = 32;  // pairs scored at once
-// That evaluations during a run translate: enough for the usual files, and less than a run of steps takes for the rest.
+// Sentences that evaluations during a run translate: enough for the usual files, without taking longer than the steps.
 constexpr size_t kMostForBleu = 2000;
 
 class TranslateTask : public TrainingTask {
  public:
   TranslateTask(TrainOptions& options, bool goes_on) : smoothing_(options.label_smoothing) {
-    require(!options.data.empty(), "--data is missing: what the names of both files begin with (DATA.{}, DATA.{})",
-            options.source, options.target);
+    require(!options.data.empty(), "--data is missing: the common prefix of both files (DATA.{}, DATA.{})", options.source,
+            options.target);
     ParallelText train = read(options, options.data), valid;
     if (options.valid.empty()) {
       std::tie(train, valid) = split_off(train, options.valid_share);
     } else {
       valid = read(options, options.valid);
     }
-    require(!valid.sources.empty(), "--data: {} has too few pairs to keep some for evaluation; give --valid", options.data);
+    require(!valid.sources.empty(), "--data: {} has too few pairs to keep some for evaluation; use --valid", options.data);
     std::vector<std::string_view> texts(train.sources.begin(), train.sources.end());
     texts.insert(texts.end(), train.targets.begin(), train.targets.end());
     tokenizer_ = task_tokenizer(options, goes_on, texts);
@@ -49,7 +49,7 @@ class TranslateTask : public TrainingTask {
     ModelConfig config = model_config(options, Task::translate);
     Fingerprint data;
     train_ = batches(options, train, options.segment, &data);
-    // Evaluations are of all pairs, as those of `raffia eval` are. Learned positions alone have an end.
+    // Evaluations use all pairs, as `raffia eval` does. Only learned positions limit their length.
     const int64_t longest_scored = config.positions == Positions::learned ? options.segment : 0;
     valid_ = {.text = std::move(valid)};
     valid_.batches = batches(options, valid_.text, longest_scored, &data);
@@ -71,7 +71,7 @@ class TranslateTask : public TrainingTask {
     const size_t all = train.sources.size(), kept = static_cast<size_t>(train_->size());
     if (kept < all) {
       description_ += fmt::format(
-          "\nnote: {} of {} pairs are longer than --segment {} tokens and were left out: a larger --segment keeps them",
+          "\nnote: {} of {} pairs are longer than --segment {} tokens and were skipped: a larger --segment keeps them",
           grouped(all - kept), grouped(all), options.segment);
     }
   }
@@ -115,7 +115,7 @@ class TranslateTask : public TrainingTask {
     return parts;
   }
 
-  // longest: of the sentences that are kept, in tokens; 0: all are.
+  // longest: maximum length of the sentences that are kept, in tokens; 0: no limit.
   std::unique_ptr<PairBatches> batches(const TrainOptions& options, const ParallelText& text, int64_t longest,
                                        Fingerprint* fingerprint) const {
     Sequences sources = encode_all(*tokenizer_, text.sources), targets = encode_all(*tokenizer_, text.targets);
