@@ -77,8 +77,7 @@ std::string bar_line(double fraction, const std::string& what, const std::string
   return fmt::format("[{:#<{}}{:.<{}}] {} {}{}", "", filled, "", bar - filled, share, words, left);
 }
 
-Progress::Progress(double total, Clock::duration quiet)
-    : terminal_(isatty(STDERR_FILENO) == 1), total_(total), quiet_(quiet) {}
+Progress::Progress(double total, Clock::duration quiet) : terminal_(isatty(STDERR_FILENO) == 1), total_(total), quiet_(quiet) {}
 
 Progress::~Progress() { clear(); }
 
