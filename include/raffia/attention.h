@@ -23,6 +23,11 @@
 namespace raffia {
 
 // Padding and packing. At most one of `lengths` and `cu_seqlens` may be given.
+//
+// `valid` masks keys. What becomes of the query of a masked token, where each token has a query and a key:
+//   causal ops (but softmax): its output is 0, and it has no gradient
+//   rfa_attention, softmax:   its output and its gradient are those of any other query
+//   lara, ra, eva:            its output is that of any other query, but it has no gradient and counts for no mean
 struct Layout {
   View2 valid = {};  // [B, Tk] u8: 1 where a key takes part. Others change neither outputs nor state, even where they hold NaN
   std::span<const int64_t> lengths = {};       // [B]: keys of entry b, and queries too where Tq = Tk; the rest is padding

@@ -77,6 +77,16 @@ void zero_padding(MutView4 view, const Qkv& problem, int64_t Sequence::*tokens) 
   for (const Sequence& s : problem.sequences) zero_tokens(view, s.batch, s.*tokens, view.extent(1));
 }
 
+void zero_masked_queries(MutView4 view, const Qkv& problem) {
+  if (!problem.self || problem.valid.absent()) return;
+  for (const Sequence& s : problem.sequences) {
+    for (int64_t i = 0; i < s.queries; ++i) {
+      const bool takes_part = problem.valid(s.batch, s.first_key + i) != 0;
+      if (!takes_part) zero_tokens(view, s.batch, s.first_query + i, s.first_query + i + 1);
+    }
+  }
+}
+
 Float32Output::Float32Output(MutView4 out)
     : out_(out), view_(out), memory_(1, out.dtype() == DType::f32 ? 0 : static_cast<size_t>(out.size())) {
   if (out.dtype() != DType::f32) view_ = MutView4(memory_.of(0), out.shape());

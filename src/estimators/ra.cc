@@ -185,6 +185,7 @@ void ra_attention(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& opti
   }
   if (several) sum.store(plan.workers);
   zero_padding(out, p, &Sequence::queries);
+  if (options.causal) zero_masked_queries(out, p);
 }
 
 void ra_attention_backward(View4 q, View4 k, View4 v, View4 dout, const QkvGradients& gradients, const RaOptions& options) {

@@ -98,11 +98,6 @@ std::vector<double> balance_weights(const Rows& log_p) {
   return weights;
 }
 
-// Whether the query of a token takes part only if its key does; else all queries take part.
-bool is_self_attention(View4 q, View4 k, const Layout& layout) {
-  return layout.cu_seqlens.empty() ? q.extent(1) == k.extent(1) : layout.cu_seqlens_k.empty();
-}
-
 }  // namespace
 
 void lara_attention(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& options, MutView3 log_sum) {

@@ -64,8 +64,10 @@ std::vector<int64_t> ra_keys(View4 q, View4 k, const RaOptions& options) {
 void ra_attention(View4 q, View4 k, View4 v, std::span<const int64_t> keys, MutView4 out, const RaOptions& options) {
   fill(out, 0);
   const double root = root_scale(q, options.scale);
+  const bool skips_absent = options.causal && is_self_attention(q, k, options.layout);
   for_each_query(q, k, options, [&](const Sequence& sequence, int64_t i, int64_t h, const std::vector<int64_t>& visible) {
     if (visible.empty()) return;
+    if (skips_absent && !takes_part(options.layout, sequence.batch, sequence.first_key + i)) return;
     const int64_t b = sequence.batch, t = sequence.first_query + i, g = h / (q.extent(2) / k.extent(2));
     Rows w;
     for (int64_t draw = 0; draw < options.draws; ++draw) {

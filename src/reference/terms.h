@@ -50,6 +50,11 @@ inline std::vector<int64_t> present_tokens(const Layout& layout, int64_t b, int6
   return tokens;
 }
 
+// Whether token i has a query and a key, which count together; else all queries count.
+inline bool is_self_attention(View4 q, View4 k, const Layout& layout) {
+  return layout.cu_seqlens.empty() ? q.extent(1) == k.extent(1) : layout.cu_seqlens_k.empty();
+}
+
 // One query head of a self-attending sequence, and the key head that it reads.
 struct Head {
   Rows q, k, v;               // [T, ..], q and k scaled; rows of absent tokens are never read

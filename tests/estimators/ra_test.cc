@@ -92,6 +92,20 @@ TEST(Ra, PackedSequencesEqualTwin) {
   expect_matches_twin(self, {.draws = 2, .causal = true}, "self ");
 }
 
+TEST(Ra, MaskedTokensOutputZeroWhereAttentionIsCausal) {
+  Case c({.batch = 2, .queries = 30, .keys = 30, .heads = 2});
+  c.add_mask("xx.");
+  const auto is_zero = [&](const std::vector<float>& out, int64_t t) {
+    const std::vector<float> row = tokens_of(View4(out.data(), c.out_shape()), 1, t, 1);
+    return row == std::vector<float>(row.size(), 0.0F);
+  };
+  const std::vector<float> causal = run(c, {.draws = 2, .causal = true}), whole = run(c, {.draws = 2});
+  for (int64_t t = 0; t < 30; ++t) {
+    EXPECT_EQ(is_zero(causal, t), t % 3 == 2) << t;
+    EXPECT_FALSE(is_zero(whole, t)) << t;
+  }
+}
+
 TEST(Ra, GivesZeroWhereNothingIsSeen) {
   Case c({.batch = 2, .queries = 30, .keys = 30, .heads = 2});
   c.add_mask(".");
