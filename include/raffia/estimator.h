@@ -41,15 +41,18 @@ struct Estimator {
   Proposals proposals = Proposals::chunk_mean;     // lara
   SampleWeights weights = SampleWeights::balance;  // lara
   float strength = 1;                              // lara with weights=mis-opt: eta
-  bool mean = false;                               // lara: samples are the means of their proposals
-  bool streaming = true;                           // causal lara
+  // lara: samples are the means of their proposals (true), or drawn around them (false). Nothing said (mean=auto): means in
+  // evaluation, which is attend(), the runtime and modules in eval(); draws in training. Causal forms always draw, and so do
+  // those that have no mean for each sample (proposals=standard, per_proposal above 1).
+  std::optional<bool> mean = {};
+  bool streaming = true;  // causal lara
   Draws draws = Draws::orthogonal;
   uint64_t seed = 0;
   uint32_t layer = 0;
   uint32_t draw = 0;
   bool operator==(const Estimator&) const = default;
 
-  bool is_random() const;  // the output depends on the seed
+  bool is_random() const;  // the output depends on the seed, in one of its forms or in training
   bool supports_causal() const;
   bool supports_bidirectional() const;
 
@@ -57,9 +60,11 @@ struct Estimator {
   FeatureMap make_map(int64_t dim, int64_t heads) const;
 };
 
-// "name" or "name:key=value,key=value". Throws InvalidArgument, which says what is wrong and what was expected.
-Estimator parse_estimator(std::string_view text);
-std::string to_string(const Estimator& estimator);  // parse_estimator gives the same value back; defaults are left out
+// "name" or "name:key=value,key=value". Throws InvalidArgument that names what is wrong and what was expected. Keys that are not
+// named keep the value that `defaults` has (whose kind is not read).
+Estimator parse_estimator(std::string_view text, const Estimator& defaults = {});
+// What parse_estimator reads back as the same value with the same defaults, which are left out.
+std::string to_string(const Estimator& estimator, const Estimator& defaults = {});
 
 struct AttendInputs {
   View4 q = {}, k = {}, v = {};

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,7 @@ constexpr Named<Proposals> kProposals[] = {
 constexpr Named<SampleWeights> kWeights[] = {{"balance", SampleWeights::balance}, {"mis-opt", SampleWeights::mis_opt}};
 constexpr Named<Draws> kDraws[] = {{"iid", Draws::iid}, {"orthogonal", Draws::orthogonal}};
 constexpr Named<bool> kTruth[] = {{"false", false}, {"true", true}};
+constexpr Named<std::optional<bool>> kTruthOrAuto[] = {{"auto", std::nullopt}, {"false", false}, {"true", true}};
 
 bool same_name(std::string_view a, std::string_view b) {
   const auto plain = [](char c) { return c == '-' ? '_' : c; };
@@ -149,8 +151,8 @@ const Key kKeys[] = {
      },
      [](const Estimator& e) { return plain(e.strength); }},
     {"mean", kinds(EstimatorKind::lara),
-     [](Estimator& e, const Text& text) { e.mean = value_in(kTruth, text.value, text.what()); },
-     [](const Estimator& e) { return plain(e.mean); }},
+     [](Estimator& e, const Text& text) { e.mean = value_in(kTruthOrAuto, text.value, text.what()); },
+     [](const Estimator& e) { return plain(name_in(kTruthOrAuto, e.mean)); }},
     {"streaming", kinds(EstimatorKind::lara),
      [](Estimator& e, const Text& text) { e.streaming = value_in(kTruth, text.value, text.what()); },
      [](const Estimator& e) { return plain(e.streaming); }},
@@ -181,6 +183,17 @@ const Key& find_key(EstimatorKind kind, std::string_view name) {
                                     used.empty() ? "none" : fmt::format("one of {}", fmt::join(used, ", "))));
 }
 
+// The estimator of this kind that nothing more is said of: fields that the kind does not use stay as they are in all others.
+Estimator defaults_of(EstimatorKind kind, const Estimator& defaults) {
+  Estimator estimator{.kind = kind};
+  for (const Key& key : kKeys) {
+    if (!uses(kind, key)) continue;
+    const std::string value = key.write(defaults);
+    if (!value.empty()) key.read(estimator, {name_of(kind), key.name, value});
+  }
+  return estimator;
+}
+
 bool is_random_map(MapKind map) {
   return map == MapKind::trig || map == MapKind::arccos || map == MapKind::positive || map == MapKind::positive2;
 }
@@ -194,9 +207,9 @@ std::string_view name_of(SampleWeights weights) { return name_in(kWeights, weigh
 Proposals parse_proposals(std::string_view name) { return value_in(kProposals, name, "parse_proposals:"); }
 SampleWeights parse_sample_weights(std::string_view name) { return value_in(kWeights, name, "parse_sample_weights:"); }
 
-Estimator parse_estimator(std::string_view text) {
+Estimator parse_estimator(std::string_view text, const Estimator& defaults) {
   const size_t colon = text.find(':');
-  Estimator estimator{.kind = value_in(kEstimatorKinds, text.substr(0, colon), "parse_estimator: kind is")};
+  Estimator estimator = defaults_of(value_in(kEstimatorKinds, text.substr(0, colon), "parse_estimator: kind is"), defaults);
   if (colon == std::string_view::npos) return estimator;
 
   std::array<bool, std::size(kKeys)> seen = {};
@@ -214,8 +227,8 @@ Estimator parse_estimator(std::string_view text) {
   return estimator;
 }
 
-std::string to_string(const Estimator& estimator) {
-  const Estimator plain_one{.kind = estimator.kind};
+std::string to_string(const Estimator& estimator, const Estimator& defaults) {
+  const Estimator plain_one = defaults_of(estimator.kind, defaults);
   std::string text(name_of(estimator.kind));
   char separator = ':';
   for (const Key& key : kKeys) {
@@ -239,7 +252,7 @@ bool Estimator::is_random() const {
     case EstimatorKind::ra:
       return true;
     case EstimatorKind::lara:
-      return !mean;
+      return mean != true;
     case EstimatorKind::eva:
       return samples != 0;  // the causal form, where it forgets chunks
   }
@@ -249,7 +262,7 @@ bool Estimator::is_random() const {
 bool Estimator::supports_causal() const {
   if (kind == EstimatorKind::rfa) return !log;
   if (kind != EstimatorKind::lara) return true;
-  return proposals == Proposals::chunk_mean && weights == SampleWeights::balance && !mean;
+  return proposals == Proposals::chunk_mean && weights == SampleWeights::balance && mean != true;
 }
 
 bool Estimator::supports_bidirectional() const {

@@ -2,6 +2,18 @@
 
 namespace raffia {
 
+namespace {
+
+// Whether a call that trains nothing puts the samples of LARA on the means of their proposals. It does where nothing is said and
+// each sample has a mean of its own: several samples on one mean are one sample, and standard proposals all have the mean 0.
+bool takes_means(const Estimator& estimator) {
+  const bool has_means =
+      estimator.kind == EstimatorKind::lara && estimator.proposals != Proposals::standard && estimator.per_proposal == 1;
+  return estimator.mean.value_or(has_means);
+}
+
+}  // namespace
+
 SoftmaxOptions softmax_options(const Estimator& estimator, bool causal) {
   const bool is_local = estimator.kind == EstimatorKind::window;
   return {.causal = causal, .window = is_local ? estimator.window : 0, .before = is_local ? estimator.before : 0};
@@ -14,7 +26,7 @@ LaraOptions lara_options(const Estimator& estimator) {
           .proposals = is_rfa ? Proposals::standard : estimator.proposals,
           .weights = estimator.weights,
           .mis_opt_strength = estimator.strength,
-          .mean = estimator.mean,
+          .mean = takes_means(estimator),
           .draws = estimator.draws,
           .seed = estimator.seed,
           .layer = estimator.layer,

@@ -7,7 +7,9 @@
 namespace raffia {
 
 SoftmaxOptions softmax_options(const Estimator& estimator, bool causal);  // softmax, window
-LaraOptions lara_options(const Estimator& estimator);  // lara; rfa in log space, whose proposals do not depend on the tokens
+// lara; rfa in log space, whose proposals do not depend on the tokens. Where the estimator does not say whether samples are
+// means, this is a call that trains nothing: training says mean = false first.
+LaraOptions lara_options(const Estimator& estimator);
 CausalLaraOptions causal_lara_options(const Estimator& estimator);
 EvaOptions eva_options(const Estimator& estimator);
 CausalEvaOptions causal_eva_options(const Estimator& estimator);

@@ -205,10 +205,13 @@ class Checks {
   std::string_view where_;
 };
 
+// What a key of an estimator means that the file does not name. Files did not always say `mean`: those samples were drawn.
+Estimator unnamed_keys() { return {.mean = false}; }
+
 // parse_estimator with the file and field in front.
 Estimator estimator_field(const JsonFields& fields, std::string_view name, std::string_view text) {
   try {
-    return parse_estimator(text);
+    return parse_estimator(text, unnamed_keys());
   } catch (const InvalidArgument& error) {
     fields.refuse(name, fmt::format("is not an estimator: {}", error.what()));
   }
@@ -282,8 +285,8 @@ std::string to_json(const ModelConfig& config) {
   json["bias"] = config.bias;
   json["tied"] = config.tied;
   json["estimators"] = nlohmann::ordered_json::array();
-  for (const Estimator& estimator : config.estimators) json["estimators"].push_back(to_string(estimator));
-  json["cross"] = to_string(config.cross);
+  for (const Estimator& estimator : config.estimators) json["estimators"].push_back(to_string(estimator, unnamed_keys()));
+  json["cross"] = to_string(config.cross, unnamed_keys());
   json["positions"] = name_of(config.positions);
   json["max_length"] = config.max_length;
   json["rotary_base"] = config.rotary_base;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,6 +91,20 @@ TEST(ParseEstimator, TextOfAnEstimatorIsReadBackAsTheSame) {
       << "a value that was given is kept, even if it is the default";
 }
 
+TEST(ParseEstimator, KeysThatAreNotNamedTakeTheGivenDefaults) {
+  const Estimator drawn{.mean = false};
+  EXPECT_EQ(parse_estimator("lara:mean=auto"), parse_estimator("lara"));
+  EXPECT_EQ(parse_estimator("lara:samples=4", drawn), parse_estimator("lara:samples=4,mean=false"));
+  EXPECT_EQ(parse_estimator("lara:mean=auto", drawn), parse_estimator("lara"));
+  EXPECT_EQ(parse_estimator("softmax", drawn), parse_estimator("softmax")) << "a kind keeps nothing that it does not use";
+  for (const std::string text : {"lara", "lara:mean=true", "lara:mean=false,samples=3", "rfa:log=true", "eva:decay=0.9"}) {
+    const Estimator estimator = parse_estimator(text);
+    EXPECT_EQ(parse_estimator(to_string(estimator, drawn), drawn), estimator) << text;
+  }
+  EXPECT_EQ(to_string(parse_estimator("lara"), drawn), "lara:mean=auto");
+  EXPECT_EQ(to_string(parse_estimator("lara:mean=false"), drawn), "lara");
+}
+
 TEST(ParseEstimator, NamesRoundTrip) {
   for (const Proposals proposals : {Proposals::chunk_mean, Proposals::qk_mixed, Proposals::standard}) {
     EXPECT_EQ(parse_proposals(name_of(proposals)), proposals);
@@ -119,7 +135,7 @@ TEST(ParseEstimator, RefusalsNameWhatWasExpected) {
             "parse_estimator: ra has no key \"frobs\", expected one of samples, seed, layer, draw");
   EXPECT_EQ(refusal_of_text("lara:proposals=means"),
             "parse_estimator: proposals of lara is \"means\", expected one of chunk-mean, qk-mixed, standard");
-  EXPECT_EQ(refusal_of_text("lara:mean=yes"), "parse_estimator: mean of lara is \"yes\", expected one of false, true");
+  EXPECT_EQ(refusal_of_text("lara:mean=yes"), "parse_estimator: mean of lara is \"yes\", expected one of auto, false, true");
   EXPECT_EQ(refusal_of_text("rfa:map=sine"),
             "parse_estimator: map of rfa is \"sine\", expected identity, trig, arccos, positive, positive2, elu or relu");
   EXPECT_EQ(refusal_of_text("rfa:map=arccos,log=true"),
@@ -323,7 +339,7 @@ TEST(Attend, SamplingEstimatorsAreTheirOps) {
                           lara_attention(in.q, in.k, in.v, out, {.samples = 64, .mean = true, .scale = 0.5F, .layout = layout});
                         })));
   EXPECT_TRUE(same_bits(
-      attended("lara:weights=mis-opt,strength=0.5,samples=8", in, whole), written_by([&](MutView4 out) {
+      attended("lara:weights=mis-opt,strength=0.5,samples=8,mean=false", in, whole), written_by([&](MutView4 out) {
         lara_attention(
             in.q, in.k, in.v, out,
             {.samples = 8, .weights = SampleWeights::mis_opt, .mis_opt_strength = 0.5F, .scale = 0.5F, .layout = layout});
@@ -373,6 +389,22 @@ TEST(Attend, SamplingEstimatorsAreTheirOps) {
                         })));
 }
 
+TEST(Attend, LaraReadsMeansWhereEachSampleHasOneAndNothingElseIsSaid) {
+  const Inputs arrays;
+  const AttendInputs in = arrays.views();
+  const auto same = [&](const char* a, const char* b, const AttendOptions& options = {}) {
+    return same_bits(attended(a, in, options), attended(b, in, options));
+  };
+  EXPECT_TRUE(same("lara:samples=4", "lara:samples=4,mean=true"));
+  EXPECT_FALSE(same("lara:samples=4", "lara:samples=4,mean=false"));
+  EXPECT_TRUE(same("lara:samples=4,proposals=qk-mixed", "lara:samples=4,proposals=qk-mixed,mean=true"));
+  EXPECT_TRUE(same("lara:samples=4,per-proposal=2", "lara:samples=4,per-proposal=2,mean=false"));
+  EXPECT_TRUE(same("lara:samples=4,proposals=standard", "lara:samples=4,proposals=standard,mean=false"));
+  EXPECT_TRUE(same("lara:samples=4,proposals=standard", "rfa:samples=4,log=true"));
+  const AttendOptions causal{.causal = true};
+  EXPECT_TRUE(same("lara:samples=8,window=8,chunk=4", "lara:samples=8,window=8,chunk=4,mean=false", causal));
+}
+
 TEST(Attend, HybridTakesItsScaleAndMapOrMakesThem) {
   const Inputs arrays;
   AttendInputs in = arrays.views();
@@ -400,6 +432,33 @@ TEST(Attend, TakesTheMapItIsGiven) {
   in.map = &map;
   EXPECT_TRUE(
       same_bits(attended("rfa:map=relu", in), written_by([&](MutView4 out) { rfa_attention(in.q, in.k, in.v, map, out); })));
+}
+
+// What attention.h says of `valid`.
+TEST(Attend, MaskedTokensOutputZeroInCausalOpsButSoftmax) {
+  const Inputs arrays;
+  const AttendInputs in = arrays.views();
+  std::vector<uint8_t> valid(Inputs::kBatch * Inputs::kLength, 1);
+  for (size_t i = 0; i < valid.size(); i += 3) valid[i] = 0;
+  const Layout layout{.valid = {valid.data(), {Inputs::kBatch, Inputs::kLength}}};
+  const auto expect = [&](const char* text, bool causal, bool expected) {
+    const std::vector<float> out = attended(text, in, {.causal = causal, .layout = layout});
+    constexpr size_t kRow = Inputs::kHeads * Inputs::kValueDim;
+    for (size_t t = 4; t < valid.size(); ++t) {
+      if (valid[t] != 0 || t == Inputs::kLength) continue;  // the first token of a sequence sees nothing
+      const auto row = std::span(out).subspan(t * kRow, kRow);
+      EXPECT_EQ(std::ranges::all_of(row, [](float x) { return x == 0; }), expected) << text << " causal " << causal << " " << t;
+    }
+  };
+  for (const char* text : {"rfa:map=positive", "rfa_gate:map=positive", "hybrid", "ra", "lara:window=8,chunk=4",
+                           "eva:samples=4,window=8,chunk=4,features=8"}) {
+    expect(text, true, true);
+  }
+  expect("softmax", true, false);
+  expect("window:window=8", true, false);
+  for (const char* text : {"softmax", "rfa:map=positive", "rfa:log=true", "ra", "lara:samples=4", "eva:samples=4,window=8"}) {
+    expect(text, false, false);
+  }
 }
 
 TEST(Attend, ReportsClampedDenominators) {

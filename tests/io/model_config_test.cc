@@ -72,6 +72,21 @@ TEST(ModelConfig, ComesBackFromItsFileAsItWas) {
   }
 }
 
+TEST(ModelConfig, SamplesOfLaraAreDrawnWhereTheFileDoesNotSayHow) {
+  // As written before files said it: such a model goes on answering as it did.
+  ModelConfig config = {
+      .task = Task::classify, .vocabulary = 300, .estimators = {parse_estimator("lara:mean=false")}, .classes = 2};
+  const std::string json = to_json(config);
+  EXPECT_NE(json.find("\"lara\""), std::string::npos) << json;
+  EXPECT_EQ(model_config_from_json(json, "config.json").estimators[0].mean, false);
+  for (const char* text : {"lara:mean=auto", "lara:mean=true"}) {
+    config.estimators[0] = parse_estimator(text);
+    EXPECT_NE(to_json(config).find(text), std::string::npos) << to_json(config);
+    EXPECT_EQ(model_config_from_json(to_json(config), "config.json"), config);
+    EXPECT_EQ(model_config_from_json(with(json, "\"lara\"", "\"" + std::string(text) + "\""), "config.json"), config);
+  }
+}
+
 TEST(ModelConfig, FileWithUnknownMissingOrMistypedFieldIsRefusedByName) {
   const std::string json = to_json(language_model());
   EXPECT_EQ(refusal_of(json), "accepted");

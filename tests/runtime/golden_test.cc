@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 
 #include "raffia/session.h"
 
@@ -98,6 +99,20 @@ TEST(GoldenClassifier, ScoresAreThoseOfTheTrainer) {
       expect_near(found, expected, kTolerance, name);
     }
   }
+}
+
+// As the modules do in evaluation. A model whose file does not say draws, as it did when it was written: see the test before.
+TEST(GoldenClassifier, LaraReadsMeansWhereItsModelLeavesItOpen) {
+  const GoldenAnswer answer("classify-lara");
+  const std::filesystem::path directory = golden_directory() / "classify-lara";
+  const auto scores = [&](std::optional<bool> mean) {
+    ModelConfig config = load_model_config(directory / "config.json");
+    config.estimators[0].mean = mean;
+    const auto model = Model::over(config, bytes_of(directory / "model.safetensors"), nullptr, "classify-lara");
+    return classify(*model, answer.ids("ids", 0));
+  };
+  EXPECT_EQ(scores(std::nullopt), scores(true));
+  EXPECT_NE(scores(std::nullopt), scores(false));
 }
 
 }  // namespace

@@ -215,6 +215,19 @@ TEST_P(RandomAttention, LayersAndSeedsDrawTheirOwn) {
   EXPECT_FALSE(torch::equal(make(options)->forward(x), here));
 }
 
+TEST(Attention, LaraDrawsInTrainingAndReadsMeansInEvaluationUnlessTold) {
+  const Tensor x = torch::randn({2, 29, kWidth});
+  const auto out = [&](const char* estimator, bool training) {
+    const Attention attention = make(estimator, false);
+    attention->train(training);
+    return attention->forward(x);
+  };
+  EXPECT_TRUE(torch::equal(out("lara:samples=4", false), out("lara:samples=4,mean=true", false)));
+  EXPECT_TRUE(torch::equal(out("lara:samples=4", true), out("lara:samples=4,mean=false", true)));
+  EXPECT_FALSE(torch::equal(out("lara:samples=4,mean=false", false), out("lara:samples=4,mean=true", false)));
+  EXPECT_TRUE(torch::equal(out("lara:samples=4,mean=true", true), out("lara:samples=4,mean=true", false)));
+}
+
 TEST(Attention, GatesBeginWithGeometricSpans) {
   AttentionOptions options{.embed_dim = 32, .num_heads = 4, .estimator = parse_estimator("rfa_gate"), .causal = true};
   const auto spans = [&options] {

@@ -86,6 +86,28 @@ TEST_F(TrainTask, ClassifierLearnsWhichWordsAreWhose) {
   EXPECT_EQ(load_classes(directory_.path() / "whole"), (std::vector<std::string>{"bad", "good"}));
 }
 
+TEST_F(TrainTask, RunThatGoesOnEvaluatesAsItsModelSays) {
+  std::string lines;
+  for (int i = 0; i < 50; ++i) lines += i % 2 == 0 ? "good\ta b c d e f\n" : "bad\tf e d c b a\n";
+  const std::string data = directory_.write("texts.tsv", lines).string();
+  const FlagMap flags = tiny("run", {{"data", data}, {"tokenizer", "word"}, {"estimator", "lara:samples=2"}});
+  Watcher soon(2);
+  EXPECT_EQ(run(TaskKind::classify, flags, soon).end, End::interrupted);
+  const auto config_of_resumed = [&] {
+    Watcher watcher;
+    TrainOptions options = resolve_options(TaskKind::classify, "", flags, true, watcher);
+    return make_task(options, options.resume)->model().config();
+  };
+  const fs::path file = directory_.path() / "run" / "config.json";
+  EXPECT_EQ(config_of_resumed(), load_model_config(file));
+  EXPECT_EQ(config_of_resumed().estimators[0].mean, std::nullopt);
+  // As a run left it whose version drew samples in evaluation, too.
+  std::string json = read_file(file);
+  json.replace(json.find(",mean=auto"), std::string(",mean=auto").size(), "");
+  std::ofstream(file) << json;
+  EXPECT_EQ(config_of_resumed().estimators[0].mean, false);
+}
+
 TEST_F(TrainTask, TranslatorGetsBetter) {
   std::mt19937 random(1);
   std::string sources, targets;

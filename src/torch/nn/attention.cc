@@ -155,6 +155,7 @@ Estimator AttentionImpl::current_estimator() const {
   Estimator estimator = options_.estimator;
   estimator.layer = options_.layer;
   estimator.draw = current_draw();
+  if (is_training() && !estimator.mean) estimator.mean = false;
   return estimator;
 }
 

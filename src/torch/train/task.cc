@@ -10,6 +10,7 @@
 #include "raffia/error.h"
 #include "raffia/estimator.h"
 #include "torch/train/distributed.h"
+#include "torch/train/trainer.h"
 
 namespace raffia::train {
 namespace {
@@ -25,6 +26,17 @@ Positions positions_of(const TrainOptions& options, const std::vector<Estimator>
   const bool all_gated =
       std::all_of(estimators.begin(), estimators.end(), [](const Estimator& e) { return e.kind == EstimatorKind::rfa_gate; });
   return all_gated ? Positions::none : Positions::rotary;
+}
+
+// A run that goes on takes samples in evaluation as it did when it began: runs did not always say how, but their models do.
+void keep_means(ModelConfig& config, const std::filesystem::path& run) {
+  std::vector<Estimator> all = config.estimators;
+  all.push_back(config.cross);
+  if (std::none_of(all.begin(), all.end(), [](const Estimator& e) { return e.kind == EstimatorKind::lara; })) return;
+  const ModelConfig began = load_model_config(RunFiles{run}.config());
+  if (began.estimators.size() != config.estimators.size()) return;
+  for (size_t i = 0; i < config.estimators.size(); ++i) config.estimators[i].mean = began.estimators[i].mean;
+  config.cross.mean = began.cross.mean;
 }
 
 }  // namespace
@@ -50,27 +62,29 @@ ModelConfig model_config(const TrainOptions& options, Task task) {
   require(estimators.size() == 1 || static_cast<int64_t>(estimators.size()) == options.layers,
           "estimator: {} are given, expected 1 or {} (one per layer)", estimators.size(), options.layers);
   require(options.width % options.heads == 0, "width is {}, expected a multiple of heads ({})", options.width, options.heads);
-  return {.task = task,
-          .width = options.width,
-          .heads = options.heads,
-          .kv_heads = options.kv_heads,
-          .layers = options.layers,
-          .ffn = options.ffn,
-          .norm = parse_norm(options.norm),
-          .feed_forward = parse_feed_forward(options.feed_forward),
-          .bias = !options.no_bias,
-          .tied = !options.untied,
-          .estimators = estimators,
-          .cross = parse_estimator(options.cross),
-          .positions = positions_of(options, estimators),
-          .conv = options.conv,
-          .head_norm = options.head_norm,
-          .learned_sigma = !options.fixed_sigma,
-          .pool = options.pool < 0 ? ModelConfig{}.pool : options.pool,
-          .span_min = options.span_min,
-          .span_max = options.span_max,
-          .dropout = options.dropout,
-          .seed = options.seed};
+  ModelConfig config{.task = task,
+                     .width = options.width,
+                     .heads = options.heads,
+                     .kv_heads = options.kv_heads,
+                     .layers = options.layers,
+                     .ffn = options.ffn,
+                     .norm = parse_norm(options.norm),
+                     .feed_forward = parse_feed_forward(options.feed_forward),
+                     .bias = !options.no_bias,
+                     .tied = !options.untied,
+                     .estimators = estimators,
+                     .cross = parse_estimator(options.cross),
+                     .positions = positions_of(options, estimators),
+                     .conv = options.conv,
+                     .head_norm = options.head_norm,
+                     .learned_sigma = !options.fixed_sigma,
+                     .pool = options.pool < 0 ? ModelConfig{}.pool : options.pool,
+                     .span_min = options.span_min,
+                     .span_max = options.span_max,
+                     .dropout = options.dropout,
+                     .seed = options.seed};
+  if (options.resume) keep_means(config, options.out);
+  return config;
 }
 
 void check_config(const ModelConfig& config, TrainOptions& options) {
