@@ -13,6 +13,11 @@
 // chunks, which stay in L2), then right to left. So features are computed once and neither they nor states are stored for the
 // whole length.
 //
+// Outputs that the forward pass left in bf16 are rounded, and dO . o with them: an error of 2^-9 |dO| |o| in the gradient of the
+// denominator, which is most of dPhiQ where few features are active and o hardly depends on q. It shows: phi(q) . dphi(q) is 0
+// where nothing was clamped, since o does not depend on the length of phi(q), and is the error times the denominator instead. So
+// it is found and taken out (remove_rounding). Only fold_gradient cannot: it has no state to find it with.
+//
 // Gate: with h_t = phi(q_t) . dphi(q_t) and r_t = phi(k_t) . dphi(k_t), the gradient of log g_t is sum_{s >= t} (h_s - r_s) up to
 // the end of the block plus <S, dS> there; in double, and restarted in every block, so that nothing accumulates over the length.
 
@@ -46,6 +51,7 @@ struct BackwardBuffers {
         mix_transposed(arena.take(kSquare)),
         dden(arena.take(kBlockChunks * group * kPanel)),
         dphi(arena.take(features * kPanel)),
+        share(arena.take(features * kPanel)),
         dx(arena.take((problem.map.dim + kPanel) * kPanel)),
         packed_x(arena.take(kSquare)),
         out(arena.take(panels * kSquare)),
@@ -68,6 +74,7 @@ struct BackwardBuffers {
   float* mix_transposed;  // [16, 16]
   float* dden;            // [8][group][16]: gradient of the denominator
   float* dphi;            // [F, 16]
+  float* share;           // [F, 16]: what rounded outputs add to dphi
   float* dx;              // [d, 16], and a panel more to transpose from
   float* packed_x;        // [16, 16]
   float* out;             // [P][16, 16]
@@ -183,6 +190,44 @@ inline HWY_NOINLINE void feature_gradient(size_t features, size_t panels, const 
   });
 }
 
+// Takes out of `dphi`, `dden` and B^T what rounding of the outputs added to the gradient of the denominators. `phi_k` null: keys
+// are in the state alone, and there is no B.
+inline HWY_NOINLINE void remove_rounding(const QueryHead& head, size_t first, size_t count, const float* phi_q,
+                                         const float* phi_k, const PackedState& state, const float* reach,
+                                         const BackwardBuffers& buffers, float* dden) {
+  if (head.forward_out.dtype == DType::f32) return;
+  const Tag d;
+  alignas(64) float error[kPanel];
+  for_lanes([&](size_t lane) HWY_ATTR { hn::StoreU(column_dots(phi_q, buffers.dphi, buffers.features, lane), d, error + lane); });
+  for (size_t t = 0; t < kPanel; ++t) {
+    const float denominator = t < count ? head.forward_denominators[first + t] : 0.0f;
+    error[t] = denominator > 0.0f ? error[t] / denominator : 0.0f;
+    dden[t] -= error[t];
+  }
+  Row error_row, reach_row;
+  error_row.load(error);
+  reach_row.load(reach);
+  float* squares = buffers.packed_x;  // error_t M_ti, as B^T
+  for (size_t i = 0; phi_k != nullptr && i < kPanel; ++i) {
+    for_lanes([&](size_t lane) HWY_ATTR {
+      const size_t at = i * kPanel + lane;
+      const Vec share = hn::Mul(hn::LoadU(d, error + lane), hn::LoadU(d, buffers.mix_transposed + at));
+      hn::StoreU(share, d, squares + at);
+      hn::StoreU(hn::Sub(hn::LoadU(d, buffers.b_transposed + at), share), d, buffers.b_transposed + at);
+    });
+  }
+  for_tiles(buffers.features, [&](size_t m, auto shape) HWY_ATTR {
+    auto tile = shape.zero();
+    tile.add_outer(state.normaliser + m, UnitStride(), error_row);
+    tile.scale_columns(reach_row);
+    if (phi_k != nullptr) tile.multiply(kPanel, phi_k + m * kPanel, PanelStride(), UnitStride(), squares, kPanel);
+    tile.store(buffers.share + m * kPanel, kPanel);
+  });
+  for (size_t i = 0; i < buffers.features * kPanel; i += kLanes) {
+    hn::StoreU(hn::Sub(hn::LoadU(d, buffers.dphi + i), hn::LoadU(d, buffers.share + i)), d, buffers.dphi + i);
+  }
+}
+
 // <S, dS> of sums and normaliser, in double.
 inline HWY_NOINLINE double inner_product(const LinearProblem& problem, const float* state, const PackedState& gradient) {
   const Tag d;
@@ -251,10 +296,11 @@ inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begi
         tile.multiply_elements(buffers.mix_transposed + m * kPanel, kPanel);
         tile.store(buffers.b_transposed + m * kPanel, kPanel);
       });
-      transpose(block_rows(buffers.b_transposed, kPanel), kPanel, buffers.b + (c * problem.group + g) * kSquare);
       const bool updates = more && g + 1 == problem.group;
       feature_gradient(features, panels, state, buffers.dy_transposed, dden, gate.reach, 1, phi_k, buffers.b_transposed,
                        updates ? &update : nullptr, ahead, buffers.dphi);
+      remove_rounding(head, first, count, phi_q, phi_k, state, gate.reach, buffers, dden);
+      transpose(block_rows(buffers.b_transposed, kPanel), kPanel, buffers.b + (c * problem.group + g) * kSquare);
       for_lanes([&](size_t lane) HWY_ATTR {
         float* sum = h + c * kPanel + lane;
         hn::StoreU(hn::Add(hn::LoadU(d, sum), column_dots(phi_q, buffers.dphi, features, lane)), d, sum);

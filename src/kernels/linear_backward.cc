@@ -80,6 +80,7 @@ void read_backward(const LinearProblem& problem, size_t begin, size_t end, const
                            buffers.dy_transposed, dden);
       feature_gradient(buffers.features, buffers.panels, state, buffers.dy_transposed, dden, kOnes, 0, nullptr, nullptr, nullptr,
                        ahead, buffers.dphi);
+      remove_rounding(head, first, count, buffers.phi_q(0, g), nullptr, state, kOnes, buffers, dden);
       map_features_backward(problem.map, buffers.chunk.x, buffers.chunk.inverse_norm, buffers.phi_q(0, g), buffers.dphi,
                             problem.map_sums, buffers.packed_x, buffers.dx);
       if (head.dq.data != nullptr) put_columns(head.dq, first, count, valid, problem.map.dim, buffers.dx, buffers.rows);
