@@ -266,6 +266,78 @@ class States(unittest.TestCase):
             raffia.causal_rfa_step(q, k, v, map="elu")
 
 
+class Packing(unittest.TestCase):
+    ENDS = [0, 5, 5, 14, T]  # one of them is empty
+    TIMED = GATED + ["q_far", "k_far", "key_bias"]
+
+    def packed(self, names):
+        tensors = converted(case(), names, torch.Tensor.float)
+        return {n: (x[:1].clone() if n in self.TIMED else x).requires_grad_() for n, x in tensors.items()}
+
+    def piece(self, tensors, begin, end):
+        return {n: (x[:, begin:end] if n in self.TIMED else x) for n, x in tensors.items()}
+
+    def test_packed_sequences_are_the_separate_ones_with_gradients(self):
+        ends = torch.tensor(self.ENDS)
+        for name, (op, names, constants, _, _) in OPS.items():
+            with self.subTest(name):
+                tensors = self.packed(names)
+                moving = [tensors[n] for n in names if n not in constants]
+                whole = call(name, tensors, cu_seqlens=ends)
+                apart = [call(name, self.piece(tensors, a, b)) for a, b in zip(self.ENDS, self.ENDS[1:])]
+                torch.testing.assert_close(whole[0], torch.cat([x[0] for x in apart], 1), atol=2e-5, rtol=1e-4)
+                if op.startswith("causal") or op in ("rfa_gate", "hybrid"):
+                    torch.testing.assert_close(whole[1], torch.cat([x[1] for x in apart], 0), atol=2e-5, rtol=1e-4)
+                torch.manual_seed(1)
+                weights = torch.randn_like(whole[0])
+                found = torch.autograd.grad((whole[0] * weights).sum(), moving)
+                expected = torch.autograd.grad((torch.cat([x[0] for x in apart], 1) * weights).sum(), moving)
+                for one, two in zip(found, expected):
+                    torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-3)
+
+    def test_keys_of_cross_attention_have_offsets_of_their_own(self):
+        ends_q, ends_k = [0, 4, 9, 12], [0, 7, 8, 17]
+        cases = [("softmax", {}), ("rfa", dict(map="elu")), ("lara", dict(samples=3)), ("ra", dict(draws=2))]
+        torch.manual_seed(3)
+        q, k, v = torch.randn(1, 12, H, D), torch.randn(1, 17, G, D), torch.randn(1, 17, G, V)
+        first = lambda result: result[0] if isinstance(result, tuple) else result
+        for op, arguments in cases:
+            with self.subTest(op):
+                run = getattr(raffia, op)
+                whole = first(run(q, k, v, cu_seqlens=torch.tensor(ends_q), cu_seqlens_k=torch.tensor(ends_k), **arguments))
+                for i in range(3):
+                    queries, keys = slice(ends_q[i], ends_q[i + 1]), slice(ends_k[i], ends_k[i + 1])
+                    apart = first(run(q[:, queries], k[:, keys], v[:, keys], **arguments))
+                    torch.testing.assert_close(whole[:, queries], apart, atol=2e-5, rtol=1e-4)
+
+    def test_meta_tensors_have_the_shapes_of_real_ones(self):
+        ends = torch.tensor(self.ENDS)
+        for name, (_, names, _, _, _) in OPS.items():
+            with self.subTest(name):
+                real = {n: x.detach() for n, x in self.packed(names).items()}
+                meta = converted(real, names, lambda x: x.to("meta"))
+                for a, b in zip(call(name, real, cu_seqlens=ends), call(name, meta, cu_seqlens=ends.to("meta"))):
+                    self.assertEqual((a.shape, a.dtype, "meta"), (b.shape, b.dtype, b.device.type))
+
+    def test_offsets_that_do_not_fit_are_named(self):
+        good = [0, 5, T]
+        for name, (op, names, _, _, _) in OPS.items():
+            for kind in (torch.float, torch.double):  # twins trust their arguments
+                tensors = {n: x.detach().to(kind) for n, x in self.packed(names).items()}
+                for message, ends in [
+                    ("cu_seqlens is Float, expected Long", torch.tensor(good).float()),
+                    (r"cu_seqlens has shape \[3, 1\], expected 1 axes", torch.tensor(good)[:, None]),
+                    ("cu_seqlens is empty", torch.tensor([], dtype=torch.long)),
+                    ("cu_seqlens goes from 0 to 20, expected 0 to 21", torch.tensor([0, 20])),
+                    ("cu_seqlens goes from 1 to 21, expected 0 to 21", torch.tensor([1, T])),
+                    ("cu_seqlens decreases", torch.tensor([0, 30, T])),
+                ]:
+                    with self.subTest(f"{name} {kind} {message}"), self.assertRaisesRegex(RuntimeError, f"{op}: {message}"):
+                        call(name, tensors, cu_seqlens=ends)
+            with self.subTest(name), self.assertRaisesRegex(RuntimeError, f"{op}: cu_seqlens is given with a batch of 2"):
+                call(name, converted(case(), names, torch.Tensor.float), cu_seqlens=torch.tensor(good))
+
+
 class Errors(unittest.TestCase):
     def test_a_wrong_shape_is_named(self):
         q, k, v, gate = (case()[n].float() for n in GATED)

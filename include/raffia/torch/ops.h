@@ -1,12 +1,14 @@
 // Raffia's ops for LibTorch: torch.ops.raffia.* as C++ functions.
 //
 // Every op goes through torch's dispatcher: the CPU kernels are those of attention.h, lara.h, eva.h and hybrid.h, gradients are
-// their backward passes, and the Meta device infers shapes. From Python: torch.ops.load_library("libraffia_torch.so"), then
+// their backward passes, and the Meta device infers shapes. From Python: torch.ops.load_library(path of libraffia_torch.so), then
 // torch.ops.raffia.rfa_gate(q, k, v, gate_logits, ...). Schemas: docs/torch.md.
 //
 // Shapes as in attention.h: q [B, Tq, H, D], k [B, Tk, G, D], v [B, Tk, G, V], gate_logits [B, Tk, G], any strides. fp32 or bf16;
 // double runs the reference twins forward (slow: for gradient checks), and its gradients come from the fp32 kernels.
 // `valid` [B, Tk], bool, says which keys take part (True: takes part); undefined: all.
+// `cu_seqlens` [N + 1], int64, from 0 to T: N sequences end to end in a batch of one; states have N entries then. `cu_seqlens_k`:
+// those of keys, where they differ.
 // Second derivatives are not supported and raise an error.
 #ifndef RAFFIA_TORCH_OPS_H_
 #define RAFFIA_TORCH_OPS_H_
@@ -50,20 +52,21 @@ struct Read {
 // The fields `layout`, `threads`, `executor`, `record`, `key_bias` and `logsumexp` of the options are ignored: these are tensors
 // here, and the threads are those of torch.
 Tensor softmax(const Tensor& q, const Tensor& k, const Tensor& v, const SoftmaxOptions& options = {}, const Tensor& valid = {},
-               const Tensor& key_bias = {});
+               const Tensor& key_bias = {}, const Tensor& cu_seqlens = {}, const Tensor& cu_seqlens_k = {});
 
 // One token: q [B, H, D], caches [B, capacity, G, D] and [B, capacity, G, V] that already hold it, lengths [B] int64.
 Tensor softmax_step(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& lengths,
                     const SoftmaxOptions& options = {});
 
 Read rfa(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& valid = {},
-         std::optional<double> eps = {});
+         std::optional<double> eps = {}, const Tensor& cu_seqlens = {}, const Tensor& cu_seqlens_k = {});
 
 // `state` undefined: starts from empty memory.
 Carried causal_rfa(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& state = {},
-                   const Tensor& valid = {}, std::optional<double> eps = {});
+                   const Tensor& valid = {}, std::optional<double> eps = {}, const Tensor& cu_seqlens = {});
 Carried rfa_gate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const Map& map,
-                 const Tensor& state = {}, const Tensor& valid = {}, std::optional<double> eps = {});
+                 const Tensor& state = {}, const Tensor& valid = {}, std::optional<double> eps = {},
+                 const Tensor& cu_seqlens = {});
 
 // Steps: q [B, H, D], k [B, G, D], v [B, G, V], gate_logits [B, G] -> out [B, H, V] and the next state; no gradients. `state`
 // undefined: the first token, from empty memory.
@@ -78,17 +81,20 @@ struct HybridTensors {
   Tensor q_far = {}, k_far = {};  // undefined: q and k
 };
 Carried hybrid(const HybridTensors& inputs, const Map& map, const Tensor& state = {}, const HybridOptions& options = {},
-               const Tensor& valid = {});
+               const Tensor& valid = {}, const Tensor& cu_seqlens = {});
 Carried hybrid_step(const HybridTensors& inputs, const Map& map, const Tensor& state, const HybridOptions& options = {});
 
-Tensor lara(const Tensor& q, const Tensor& k, const Tensor& v, const LaraOptions& options = {}, const Tensor& valid = {});
-Tensor ra(const Tensor& q, const Tensor& k, const Tensor& v, const RaOptions& options = {}, const Tensor& valid = {});
-Tensor eva(const Tensor& q, const Tensor& k, const Tensor& v, const EvaOptions& options = {}, const Tensor& valid = {});
+Tensor lara(const Tensor& q, const Tensor& k, const Tensor& v, const LaraOptions& options = {}, const Tensor& valid = {},
+            const Tensor& cu_seqlens = {}, const Tensor& cu_seqlens_k = {});
+Tensor ra(const Tensor& q, const Tensor& k, const Tensor& v, const RaOptions& options = {}, const Tensor& valid = {},
+          const Tensor& cu_seqlens = {}, const Tensor& cu_seqlens_k = {});
+Tensor eva(const Tensor& q, const Tensor& k, const Tensor& v, const EvaOptions& options = {}, const Tensor& valid = {},
+           const Tensor& cu_seqlens = {});
 
 Carried causal_lara(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state = {},
-                    const CausalLaraOptions& options = {}, const Tensor& valid = {});
+                    const CausalLaraOptions& options = {}, const Tensor& valid = {}, const Tensor& cu_seqlens = {});
 Carried causal_eva(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state = {},
-                   const CausalEvaOptions& options = {}, const Tensor& valid = {});
+                   const CausalEvaOptions& options = {}, const Tensor& valid = {}, const Tensor& cu_seqlens = {});
 Carried causal_lara_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state,
                          const CausalLaraOptions& options = {});
 Carried causal_eva_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state,

@@ -11,7 +11,7 @@ namespace {
 
 struct HybridOp {
   static constexpr const char* kName = "hybrid";
-  enum Input : size_t { q, k, v, gate, log_scale, q_far, k_far, state, valid, weight, sigma, bias, kInputs };
+  enum Input : size_t { q, k, v, gate, log_scale, q_far, k_far, state, valid, weight, sigma, bias, cu_seqlens, kInputs };
   static constexpr size_t kOutputs = 3, kDifferentiable = 1;  // out, state, report
   static constexpr uint64_t kLow = 1 << q | 1 << k | 1 << v | 1 << q_far | 1 << k_far;
   static constexpr const char* kSettings = "str map, int window, float? scale";
@@ -27,7 +27,10 @@ struct HybridOp {
   }
 
   static HybridOptions options_of(const Tensors& in, int64_t window, c10::optional<double> scale) {
-    return {.window = window, .scale = as_float(scale), .layout = {.valid = view<2>(in[valid])}, .executor = &torch_executor()};
+    return {.window = window,
+            .scale = as_float(scale),
+            .layout = layout_of(kName, in[q], in[k], in[valid], in[cu_seqlens]),
+            .executor = &torch_executor()};
   }
 
   // Of [B, T, ..] tensors.
@@ -46,7 +49,8 @@ struct HybridOp {
     const int64_t far_dim = has_far ? in[k_far].size(-1) : in[k].size(-1);
     // Of the map, the shape takes sizes alone: those of one without numbers.
     const FeatureMap sizes = FeatureMap::identity(features_of(map, far_dim), in[k].size(-2));
-    WindowStateShape shape = hybrid_state_shape(in[k].size(0), in[k].size(-2), in[k].size(-1), in[v].size(-1), sizes, has_far,
+    const int64_t sequences = in[cu_seqlens].defined() ? in[cu_seqlens].size(0) - 1 : in[k].size(0);
+    WindowStateShape shape = hybrid_state_shape(sequences, in[k].size(-2), in[k].size(-1), in[v].size(-1), sizes, has_far,
                                                 {.window = window, .scale = as_float(scale)});
     if (has_far) shape.far_dim = far_dim;
     return shape;
@@ -55,7 +59,8 @@ struct HybridOp {
   // `name`: the op, or its step, without time axis.
   static Tensors allocate_for(const char* name, bool step, const Tensors& in, const std::string& kind, int64_t window,
                               c10::optional<double> scale) {
-    const QkvShape shape(name, in[q], in[k], in[v], in[valid], step);
+    QkvShape shape(name, in[q], in[k], in[v], in[valid], step);
+    shape.pack(name, in[cu_seqlens]);
     require(shape.queries == shape.keys, "{}: {} queries and {} keys, expected the same number", name, shape.queries, shape.keys);
     require(window >= 1, "{}: window is {}, expected at least 1", name, window);
     require_shape(name, "gate_logits", in[gate], shape.sizes(shape.keys, {shape.groups}), "batch, length and heads of k");
@@ -163,12 +168,12 @@ using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
 ThreeTensors hybrid_public(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const Tensor& log_scale,
                            const OptionalTensor& q_far, const OptionalTensor& k_far, std::string map,
                            const OptionalTensor& weight, const OptionalTensor& sigma, const OptionalTensor& bias,
-                           const OptionalTensor& state, int64_t window, c10::optional<double> scale,
-                           const OptionalTensor& valid) {
-  const Tensors outputs =
-      call<HybridOp>({q, k, v, gate_logits, log_scale, or_undefined(q_far), or_undefined(k_far), or_undefined(state),
-                      or_undefined(valid), or_undefined(weight), or_undefined(sigma), or_undefined(bias)},
-                     {map, window, scale});
+                           const OptionalTensor& state, int64_t window, c10::optional<double> scale, const OptionalTensor& valid,
+                           const OptionalTensor& cu_seqlens) {
+  const Tensors outputs = call<HybridOp>(
+      {q, k, v, gate_logits, log_scale, or_undefined(q_far), or_undefined(k_far), or_undefined(state), or_undefined(valid),
+       or_undefined(weight), or_undefined(sigma), or_undefined(bias), contiguous_or_undefined(cu_seqlens)},
+      {map, window, scale});
   return {outputs[0], outputs[1], outputs[2]};
 }
 
@@ -188,7 +193,8 @@ ThreeTensors hybrid_step_public(const Tensor& q, const Tensor& k, const Tensor& 
                                                    {},
                                                    or_undefined(weight),
                                                    or_undefined(sigma),
-                                                   or_undefined(bias)},
+                                                   or_undefined(bias),
+                                                   {}},
                                                   {map, window, scale});
   return {outputs[0], outputs[1], outputs[2]};
 }
@@ -201,17 +207,19 @@ TORCH_LIBRARY_FRAGMENT(raffia, library) {
       "str map=\"trig\", Tensor? weight=None, Tensor? sigma=None, Tensor? bias=None, Tensor? state=None, int window=32, "
       "float? scale=None";
   const std::string outputs = " -> (Tensor out, Tensor state_out, Tensor report)";
-  library.def(("hybrid" + arguments + ", Tensor? valid=None)" + outputs).c_str(), &hybrid_public);
+  library.def(("hybrid" + arguments + ", Tensor? valid=None, Tensor? cu_seqlens=None)" + outputs).c_str(), &hybrid_public);
   library.def(("hybrid_step" + arguments + ")" + outputs).c_str(), &hybrid_step_public);
 }
 
 }  // namespace
 
-Carried hybrid(const HybridTensors& in, const Map& map, const Tensor& state, const HybridOptions& options, const Tensor& valid) {
+Carried hybrid(const HybridTensors& in, const Map& map, const Tensor& state, const HybridOptions& options, const Tensor& valid,
+               const Tensor& cu_seqlens) {
   static const auto op = handle<decltype(hybrid_public)>("raffia::hybrid");
-  auto [out, next, report] = op.call(in.q, in.k, in.v, in.gate_logits, in.log_scale, or_none(in.q_far), or_none(in.k_far),
-                                     std::string(name_of(map.kind)), or_none(map.weight), or_none(map.sigma), or_none(map.bias),
-                                     or_none(state), options.window, as_double(options.scale), or_none(valid));
+  auto [out, next, report] =
+      op.call(in.q, in.k, in.v, in.gate_logits, in.log_scale, or_none(in.q_far), or_none(in.k_far),
+              std::string(name_of(map.kind)), or_none(map.weight), or_none(map.sigma), or_none(map.bias), or_none(state),
+              options.window, as_double(options.scale), or_none(valid), or_none(cu_seqlens));
   return {out, next, report};
 }
 

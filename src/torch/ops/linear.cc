@@ -15,7 +15,7 @@ template <Form kForm>
 struct LinearOp {
   static constexpr const char* kName = kForm == Form::whole ? "rfa" : kForm == Form::causal ? "causal_rfa" : "rfa_gate";
   static constexpr bool kCausal = kForm != Form::whole;
-  enum Input : size_t { q, k, v, gate, state, valid, weight, sigma, bias, kInputs };
+  enum Input : size_t { q, k, v, gate, state, valid, weight, sigma, bias, cu_seqlens, cu_seqlens_k, kInputs };
   // Outputs: out, state (causal ones), report.
   static constexpr size_t kOutputs = kCausal ? 3 : 2, kDifferentiable = kCausal ? 2 : 1;
   static constexpr uint64_t kLow = 1 << q | 1 << k | 1 << v;
@@ -27,11 +27,14 @@ struct LinearOp {
   }
 
   static StateShape state_shape(const Tensors& in, const Map& map) {
-    return {in[k].size(0), in[k].size(-2), features_of(map, in[k].size(-1)), in[v].size(-1)};
+    const int64_t sequences = in[cu_seqlens].defined() ? in[cu_seqlens].size(0) - 1 : in[k].size(0);
+    return {sequences, in[k].size(-2), features_of(map, in[k].size(-1)), in[v].size(-1)};
   }
 
   static raffia::AttentionOptions options_of(const Tensors& in, c10::optional<double> eps) {
-    return {.eps = as_float(eps), .layout = {.valid = view<2>(in[valid])}, .executor = &torch_executor()};
+    return {.eps = as_float(eps),
+            .layout = layout_of(kName, in[q], in[k], in[valid], in[cu_seqlens], in[cu_seqlens_k]),
+            .executor = &torch_executor()};
   }
 
   static Tensors allocate(const Tensors& in, const std::string& kind, c10::optional<double> eps) {
@@ -41,7 +44,8 @@ struct LinearOp {
   // `name`: the op, or its step, without time axis.
   static Tensors allocate_for(const char* name, bool step, const Tensors& in, const std::string& kind,
                               c10::optional<double> eps) {
-    const QkvShape shape(name, in[q], in[k], in[v], in[valid], step);
+    QkvShape shape(name, in[q], in[k], in[v], in[valid], step);
+    shape.pack(name, in[cu_seqlens], in[cu_seqlens_k]);
     const Map map = map_of(in, kind);
     require_map(name, map, shape.groups, shape.dim);
     require(shape.value_dim >= 1, "{}: v has dim 0, expected at least 1", name);
@@ -57,7 +61,7 @@ struct LinearOp {
       const at::ScalarType type = is_double(in[q]) ? at::kDouble : at::kFloat;
       const std::vector<int64_t> sizes = tensor_shape(state_shape(in, map));
       if (in[state].defined()) {
-        require_shape(name, "state", in[state], sizes, "batch and heads of k, F * (V + 1) + 2");
+        require_shape(name, "state", in[state], sizes, "sequences and heads of k, F * (V + 1) + 2");
         require_type(name, "state", in[state], {type});
       }
       outputs.push_back(at::empty(sizes, in[q].options().dtype(type)));
@@ -175,9 +179,20 @@ using RfaGateOp = LinearOp<Form::gated>;
 
 std::tuple<Tensor, Tensor> rfa_public(const Tensor& q, const Tensor& k, const Tensor& v, std::string map,
                                       const OptionalTensor& weight, const OptionalTensor& sigma, const OptionalTensor& bias,
-                                      const OptionalTensor& valid, c10::optional<double> eps) {
-  const Tensors outputs = call<RfaOp>(
-      {q, k, v, {}, {}, or_undefined(valid), or_undefined(weight), or_undefined(sigma), or_undefined(bias)}, {map, eps});
+                                      const OptionalTensor& valid, c10::optional<double> eps, const OptionalTensor& cu_seqlens,
+                                      const OptionalTensor& cu_seqlens_k) {
+  const Tensors outputs = call<RfaOp>({q,
+                                       k,
+                                       v,
+                                       {},
+                                       {},
+                                       or_undefined(valid),
+                                       or_undefined(weight),
+                                       or_undefined(sigma),
+                                       or_undefined(bias),
+                                       contiguous_or_undefined(cu_seqlens),
+                                       contiguous_or_undefined(cu_seqlens_k)},
+                                      {map, eps});
   return {outputs[0], outputs[1]};
 }
 
@@ -185,18 +200,37 @@ using ThreeTensors = std::tuple<Tensor, Tensor, Tensor>;
 
 ThreeTensors causal_rfa_public(const Tensor& q, const Tensor& k, const Tensor& v, std::string map, const OptionalTensor& weight,
                                const OptionalTensor& sigma, const OptionalTensor& bias, const OptionalTensor& state,
-                               const OptionalTensor& valid, c10::optional<double> eps) {
-  const Tensors outputs = call<CausalRfaOp>(
-      {q, k, v, {}, or_undefined(state), or_undefined(valid), or_undefined(weight), or_undefined(sigma), or_undefined(bias)},
-      {map, eps});
+                               const OptionalTensor& valid, c10::optional<double> eps, const OptionalTensor& cu_seqlens) {
+  const Tensors outputs = call<CausalRfaOp>({q,
+                                             k,
+                                             v,
+                                             {},
+                                             or_undefined(state),
+                                             or_undefined(valid),
+                                             or_undefined(weight),
+                                             or_undefined(sigma),
+                                             or_undefined(bias),
+                                             contiguous_or_undefined(cu_seqlens),
+                                             {}},
+                                            {map, eps});
   return {outputs[0], outputs[1], outputs[2]};
 }
 
 ThreeTensors rfa_gate_public(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, std::string map,
                              const OptionalTensor& weight, const OptionalTensor& sigma, const OptionalTensor& bias,
-                             const OptionalTensor& state, const OptionalTensor& valid, c10::optional<double> eps) {
-  const Tensors outputs = call<RfaGateOp>({q, k, v, gate_logits, or_undefined(state), or_undefined(valid), or_undefined(weight),
-                                           or_undefined(sigma), or_undefined(bias)},
+                             const OptionalTensor& state, const OptionalTensor& valid, c10::optional<double> eps,
+                             const OptionalTensor& cu_seqlens) {
+  const Tensors outputs = call<RfaGateOp>({q,
+                                           k,
+                                           v,
+                                           gate_logits,
+                                           or_undefined(state),
+                                           or_undefined(valid),
+                                           or_undefined(weight),
+                                           or_undefined(sigma),
+                                           or_undefined(bias),
+                                           contiguous_or_undefined(cu_seqlens),
+                                           {}},
                                           {map, eps});
   return {outputs[0], outputs[1], outputs[2]};
 }
@@ -205,7 +239,7 @@ ThreeTensors causal_rfa_step_public(const Tensor& q, const Tensor& k, const Tens
                                     const OptionalTensor& weight, const OptionalTensor& sigma, const OptionalTensor& bias,
                                     const OptionalTensor& state, c10::optional<double> eps) {
   const Tensors outputs = call_step<LinearStepOp<Form::causal>>(
-      {q, k, v, {}, or_undefined(state), {}, or_undefined(weight), or_undefined(sigma), or_undefined(bias)}, {map, eps});
+      {q, k, v, {}, or_undefined(state), {}, or_undefined(weight), or_undefined(sigma), or_undefined(bias), {}, {}}, {map, eps});
   return {outputs[0], outputs[1], outputs[2]};
 }
 
@@ -213,7 +247,8 @@ ThreeTensors rfa_gate_step_public(const Tensor& q, const Tensor& k, const Tensor
                                   const OptionalTensor& weight, const OptionalTensor& sigma, const OptionalTensor& bias,
                                   const OptionalTensor& state, c10::optional<double> eps) {
   const Tensors outputs = call_step<LinearStepOp<Form::gated>>(
-      {q, k, v, gate_logits, or_undefined(state), {}, or_undefined(weight), or_undefined(sigma), or_undefined(bias)}, {map, eps});
+      {q, k, v, gate_logits, or_undefined(state), {}, or_undefined(weight), or_undefined(sigma), or_undefined(bias), {}, {}},
+      {map, eps});
   return {outputs[0], outputs[1], outputs[2]};
 }
 
@@ -234,42 +269,44 @@ TORCH_LIBRARY_FRAGMENT(raffia, library) {
   Kernels<RfaGateOp>::define(library);
   library.def(
       "rfa(Tensor q, Tensor k, Tensor v, *, str map=\"trig\", Tensor? weight=None, Tensor? sigma=None, Tensor? bias=None, "
-      "Tensor? valid=None, float? eps=None) -> (Tensor out, Tensor report)",
+      "Tensor? valid=None, float? eps=None, Tensor? cu_seqlens=None, Tensor? cu_seqlens_k=None) -> (Tensor out, Tensor report)",
       &rfa_public);
   library.def(
       "causal_rfa(Tensor q, Tensor k, Tensor v, *, str map=\"trig\", Tensor? weight=None, Tensor? sigma=None, "
-      "Tensor? bias=None, Tensor? state=None, Tensor? valid=None, float? eps=None) "
+      "Tensor? bias=None, Tensor? state=None, Tensor? valid=None, float? eps=None, Tensor? cu_seqlens=None) "
       "-> (Tensor out, Tensor state_out, Tensor report)",
       &causal_rfa_public);
   library.def(
       "rfa_gate(Tensor q, Tensor k, Tensor v, Tensor gate_logits, *, str map=\"trig\", Tensor? weight=None, "
-      "Tensor? sigma=None, Tensor? bias=None, Tensor? state=None, Tensor? valid=None, float? eps=None) "
+      "Tensor? sigma=None, Tensor? bias=None, Tensor? state=None, Tensor? valid=None, float? eps=None, Tensor? cu_seqlens=None) "
       "-> (Tensor out, Tensor state_out, Tensor report)",
       &rfa_gate_public);
 }
 
 }  // namespace
 
-Read rfa(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& valid, std::optional<double> eps) {
+Read rfa(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& valid, std::optional<double> eps,
+         const Tensor& cu_seqlens, const Tensor& cu_seqlens_k) {
   static const auto op = handle<decltype(rfa_public)>("raffia::rfa");
   auto [out, report] = op.call(q, k, v, std::string(name_of(map.kind)), or_none(map.weight), or_none(map.sigma),
-                               or_none(map.bias), or_none(valid), as_double(eps));
+                               or_none(map.bias), or_none(valid), as_double(eps), or_none(cu_seqlens), or_none(cu_seqlens_k));
   return {out, report};
 }
 
 Carried causal_rfa(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& state, const Tensor& valid,
-                   std::optional<double> eps) {
+                   std::optional<double> eps, const Tensor& cu_seqlens) {
   static const auto op = handle<decltype(causal_rfa_public)>("raffia::causal_rfa");
   auto [out, next, report] = op.call(q, k, v, std::string(name_of(map.kind)), or_none(map.weight), or_none(map.sigma),
-                                     or_none(map.bias), or_none(state), or_none(valid), as_double(eps));
+                                     or_none(map.bias), or_none(state), or_none(valid), as_double(eps), or_none(cu_seqlens));
   return {out, next, report};
 }
 
 Carried rfa_gate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const Map& map,
-                 const Tensor& state, const Tensor& valid, std::optional<double> eps) {
+                 const Tensor& state, const Tensor& valid, std::optional<double> eps, const Tensor& cu_seqlens) {
   static const auto op = handle<decltype(rfa_gate_public)>("raffia::rfa_gate");
-  auto [out, next, report] = op.call(q, k, v, gate_logits, std::string(name_of(map.kind)), or_none(map.weight),
-                                     or_none(map.sigma), or_none(map.bias), or_none(state), or_none(valid), as_double(eps));
+  auto [out, next, report] =
+      op.call(q, k, v, gate_logits, std::string(name_of(map.kind)), or_none(map.weight), or_none(map.sigma), or_none(map.bias),
+              or_none(state), or_none(valid), as_double(eps), or_none(cu_seqlens));
   return {out, next, report};
 }
 

@@ -87,7 +87,7 @@ struct Eva {
 template <class Estimator>
 struct SampledOp {
   static constexpr const char* kName = Estimator::kName;
-  enum Input : size_t { q, k, v, valid, kInputs };
+  enum Input : size_t { q, k, v, valid, cu_seqlens, cu_seqlens_k, kInputs };
   static constexpr size_t kOutputs = 1, kDifferentiable = 1;
   static constexpr uint64_t kLow = 1 << q | 1 << k | 1 << v;
   static constexpr const char* kSettings = Estimator::kSettings;
@@ -96,14 +96,15 @@ struct SampledOp {
   template <class... S>
   static auto options_of(const Tensors& in, const S&... settings) {
     auto options = Estimator::options(settings...);
-    options.layout.valid = view<2>(in[valid]);
+    options.layout = layout_of(kName, in[q], in[k], in[valid], in[cu_seqlens], in[cu_seqlens_k]);
     options.executor = &torch_executor();
     return options;
   }
 
   template <class... S>
   static Tensors allocate(const Tensors& in, const S&... settings) {
-    const QkvShape shape(kName, in[q], in[k], in[v], in[valid]);
+    QkvShape shape(kName, in[q], in[k], in[v], in[valid]);
+    shape.pack(kName, in[cu_seqlens], in[cu_seqlens_k]);
     (void)Estimator::options(settings...);
     return {at::empty({shape.batch, shape.queries, shape.heads, shape.value_dim}, in[q].options())};
   }
@@ -142,21 +143,29 @@ struct SampledOp {
   }
 };
 
+Tensors inputs_of(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& valid,
+                  const OptionalTensor& cu_seqlens, const OptionalTensor& cu_seqlens_k) {
+  return {q, k, v, or_undefined(valid), contiguous_or_undefined(cu_seqlens), contiguous_or_undefined(cu_seqlens_k)};
+}
+
 Tensor lara_public(const Tensor& q, const Tensor& k, const Tensor& v, int64_t samples, int64_t samples_per_proposal,
                    std::string proposals, std::string weights, double mis_opt_strength, bool mean, std::string draws,
-                   int64_t seed, int64_t layer, int64_t draw, c10::optional<double> scale, const OptionalTensor& valid) {
-  return call<SampledOp<Lara>>({q, k, v, or_undefined(valid)}, {samples, samples_per_proposal, proposals, weights,
-                                                                mis_opt_strength, mean, draws, seed, layer, draw, scale})[0];
+                   int64_t seed, int64_t layer, int64_t draw, c10::optional<double> scale, const OptionalTensor& valid,
+                   const OptionalTensor& cu_seqlens, const OptionalTensor& cu_seqlens_k) {
+  return call<SampledOp<Lara>>(
+      inputs_of(q, k, v, valid, cu_seqlens, cu_seqlens_k),
+      {samples, samples_per_proposal, proposals, weights, mis_opt_strength, mean, draws, seed, layer, draw, scale})[0];
 }
 
 Tensor ra_public(const Tensor& q, const Tensor& k, const Tensor& v, int64_t draws, bool causal, int64_t seed, int64_t layer,
-                 int64_t draw, c10::optional<double> scale, const OptionalTensor& valid) {
-  return call<SampledOp<Ra>>({q, k, v, or_undefined(valid)}, {draws, causal, seed, layer, draw, scale})[0];
+                 int64_t draw, c10::optional<double> scale, const OptionalTensor& valid, const OptionalTensor& cu_seqlens,
+                 const OptionalTensor& cu_seqlens_k) {
+  return call<SampledOp<Ra>>(inputs_of(q, k, v, valid, cu_seqlens, cu_seqlens_k), {draws, causal, seed, layer, draw, scale})[0];
 }
 
 Tensor eva_public(const Tensor& q, const Tensor& k, const Tensor& v, int64_t samples, int64_t window, c10::optional<double> scale,
-                  const OptionalTensor& valid) {
-  return call<SampledOp<Eva>>({q, k, v, or_undefined(valid)}, {samples, window, scale})[0];
+                  const OptionalTensor& valid, const OptionalTensor& cu_seqlens) {
+  return call<SampledOp<Eva>>(inputs_of(q, k, v, valid, cu_seqlens, {}), {samples, window, scale})[0];
 }
 
 TORCH_LIBRARY_FRAGMENT(raffia, library) {
@@ -166,36 +175,40 @@ TORCH_LIBRARY_FRAGMENT(raffia, library) {
   library.def(
       "lara(Tensor q, Tensor k, Tensor v, *, int samples=64, int samples_per_proposal=1, str proposals=\"chunk_mean\", "
       "str weights=\"balance\", float mis_opt_strength=1.0, bool mean=False, str draws=\"orthogonal\", int seed=0, int layer=0, "
-      "int draw=0, float? scale=None, Tensor? valid=None) -> Tensor",
+      "int draw=0, float? scale=None, Tensor? valid=None, Tensor? cu_seqlens=None, Tensor? cu_seqlens_k=None) -> Tensor",
       &lara_public);
   library.def(
       "ra(Tensor q, Tensor k, Tensor v, *, int draws=1, bool causal=False, int seed=0, int layer=0, int draw=0, "
-      "float? scale=None, Tensor? valid=None) -> Tensor",
+      "float? scale=None, Tensor? valid=None, Tensor? cu_seqlens=None, Tensor? cu_seqlens_k=None) -> Tensor",
       &ra_public);
   library.def(
-      "eva(Tensor q, Tensor k, Tensor v, *, int samples=64, int window=32, float? scale=None, Tensor? valid=None) -> Tensor",
+      "eva(Tensor q, Tensor k, Tensor v, *, int samples=64, int window=32, float? scale=None, Tensor? valid=None, "
+      "Tensor? cu_seqlens=None) -> Tensor",
       &eva_public);
 }
 
 }  // namespace
 
-Tensor lara(const Tensor& q, const Tensor& k, const Tensor& v, const LaraOptions& options, const Tensor& valid) {
+Tensor lara(const Tensor& q, const Tensor& k, const Tensor& v, const LaraOptions& options, const Tensor& valid,
+            const Tensor& cu_seqlens, const Tensor& cu_seqlens_k) {
   static const auto op = handle<decltype(lara_public)>("raffia::lara");
   return op.call(q, k, v, options.samples, options.samples_per_proposal, std::string(name_of(options.proposals)),
                  std::string(name_of(options.weights)), static_cast<double>(options.mis_opt_strength), options.mean,
                  name_of(options.draws), seed_argument(options.seed), options.layer, options.draw, as_double(options.scale),
-                 or_none(valid));
+                 or_none(valid), or_none(cu_seqlens), or_none(cu_seqlens_k));
 }
 
-Tensor ra(const Tensor& q, const Tensor& k, const Tensor& v, const RaOptions& options, const Tensor& valid) {
+Tensor ra(const Tensor& q, const Tensor& k, const Tensor& v, const RaOptions& options, const Tensor& valid,
+          const Tensor& cu_seqlens, const Tensor& cu_seqlens_k) {
   static const auto op = handle<decltype(ra_public)>("raffia::ra");
   return op.call(q, k, v, options.draws, options.causal, seed_argument(options.seed), options.layer, options.draw,
-                 as_double(options.scale), or_none(valid));
+                 as_double(options.scale), or_none(valid), or_none(cu_seqlens), or_none(cu_seqlens_k));
 }
 
-Tensor eva(const Tensor& q, const Tensor& k, const Tensor& v, const EvaOptions& options, const Tensor& valid) {
+Tensor eva(const Tensor& q, const Tensor& k, const Tensor& v, const EvaOptions& options, const Tensor& valid,
+           const Tensor& cu_seqlens) {
   static const auto op = handle<decltype(eva_public)>("raffia::eva");
-  return op.call(q, k, v, options.samples, options.window, as_double(options.scale), or_none(valid));
+  return op.call(q, k, v, options.samples, options.window, as_double(options.scale), or_none(valid), or_none(cu_seqlens));
 }
 
 }  // namespace raffia::ops

@@ -9,8 +9,8 @@ namespace {
 
 struct SoftmaxOp {
   static constexpr const char* kName = "softmax";
-  static constexpr size_t kInputs = 5, kOutputs = 1, kDifferentiable = 1;
-  enum Input : size_t { q, k, v, key_bias, valid };
+  static constexpr size_t kOutputs = 1, kDifferentiable = 1;
+  enum Input : size_t { q, k, v, key_bias, valid, cu_seqlens, cu_seqlens_k, kInputs };
   static constexpr uint64_t kLow = 1 << q | 1 << k | 1 << v;
   static constexpr const char* kSettings = "bool causal, int window, int before, float? scale";
   using Settings = std::tuple<bool, int64_t, int64_t, c10::optional<double>>;
@@ -21,12 +21,13 @@ struct SoftmaxOp {
             .before = before,
             .scale = as_float(scale),
             .key_bias = view<3>(in[key_bias]),
-            .layout = {.valid = view<2>(in[valid])},
+            .layout = layout_of(kName, in[q], in[k], in[valid], in[cu_seqlens], in[cu_seqlens_k]),
             .executor = &torch_executor()};
   }
 
   static Tensors allocate(const Tensors& in, bool, int64_t window, int64_t, c10::optional<double>) {
-    const QkvShape shape(kName, in[q], in[k], in[v], in[valid]);
+    QkvShape shape(kName, in[q], in[k], in[v], in[valid]);
+    shape.pack(kName, in[cu_seqlens], in[cu_seqlens_k]);
     if (in[key_bias].defined()) {
       require_precise(kName, "key_bias", in[key_bias], in[q], true);
       require_shape(kName, "key_bias", in[key_bias], {shape.batch, shape.keys, shape.groups}, "batch, length and heads of k");
@@ -67,8 +68,11 @@ struct SoftmaxOp {
 };
 
 Tensor softmax_public(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, int64_t window, int64_t before,
-                      c10::optional<double> scale, const OptionalTensor& key_bias, const OptionalTensor& valid) {
-  return call<SoftmaxOp>({q, k, v, or_undefined(key_bias), or_undefined(valid)}, {causal, window, before, scale})[0];
+                      c10::optional<double> scale, const OptionalTensor& key_bias, const OptionalTensor& valid,
+                      const OptionalTensor& cu_seqlens, const OptionalTensor& cu_seqlens_k) {
+  return call<SoftmaxOp>({q, k, v, or_undefined(key_bias), or_undefined(valid), contiguous_or_undefined(cu_seqlens),
+                          contiguous_or_undefined(cu_seqlens_k)},
+                         {causal, window, before, scale})[0];
 }
 
 struct SoftmaxStepOp {
@@ -105,7 +109,7 @@ TORCH_LIBRARY_FRAGMENT(raffia, library) {
   Kernels<SoftmaxStepOp>::define_forward(library);
   library.def(
       "softmax(Tensor q, Tensor k, Tensor v, *, bool causal=False, int window=0, int before=0, float? scale=None, "
-      "Tensor? key_bias=None, Tensor? valid=None) -> Tensor",
+      "Tensor? key_bias=None, Tensor? valid=None, Tensor? cu_seqlens=None, Tensor? cu_seqlens_k=None) -> Tensor",
       &softmax_public);
   library.def("softmax_step(Tensor q, Tensor k_cache, Tensor v_cache, Tensor lengths, *, float? scale=None) -> Tensor",
               &softmax_step_public);
@@ -114,10 +118,10 @@ TORCH_LIBRARY_FRAGMENT(raffia, library) {
 }  // namespace
 
 Tensor softmax(const Tensor& q, const Tensor& k, const Tensor& v, const SoftmaxOptions& options, const Tensor& valid,
-               const Tensor& key_bias) {
+               const Tensor& key_bias, const Tensor& cu_seqlens, const Tensor& cu_seqlens_k) {
   static const auto op = handle<decltype(softmax_public)>("raffia::softmax");
   return op.call(q, k, v, options.causal, options.window, options.before, as_double(options.scale), or_none(key_bias),
-                 or_none(valid));
+                 or_none(valid), or_none(cu_seqlens), or_none(cu_seqlens_k));
 }
 
 Tensor softmax_step(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& lengths,

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "estimators/sequences.h"
+
 namespace raffia::ops {
 
 void require_rank(const std::string& op, const char* argument, const Tensor& tensor, int64_t rank, const char* axes) {
@@ -54,6 +56,7 @@ QkvShape::QkvShape(const std::string& op, const Tensor& q, const Tensor& k, cons
   groups = k.size(-2);
   dim = q.size(-1);
   value_dim = v.size(-1);
+  sequences = batch;
   require_shape(op, "k", k, sizes(keys, {groups, dim}), "batch and dimensions of q");
   require(groups >= 1 && heads % groups == 0, "{}: k has {} heads, expected a divisor of the {} heads of q", op, groups, heads);
   require_shape(op, "v", v, sizes(keys, {groups, value_dim}), "batch of q, length and heads of k");
@@ -61,6 +64,34 @@ QkvShape::QkvShape(const std::string& op, const Tensor& q, const Tensor& k, cons
     require_type(op, "valid", valid, {at::kBool, at::kByte});
     require_shape(op, "valid", valid, {batch, keys}, "batch and length of k");
   }
+}
+
+void QkvShape::pack(const std::string& op, const Tensor& cu_seqlens, const Tensor& cu_seqlens_k) {
+  if (!cu_seqlens.defined()) {
+    require(!cu_seqlens_k.defined(), "{}: cu_seqlens_k is given without cu_seqlens, expected both", op);
+    return;
+  }
+  require_rank(op, "cu_seqlens", cu_seqlens, 1, "[N + 1]");
+  require_type(op, "cu_seqlens", cu_seqlens, {at::kLong});
+  require(cu_seqlens.size(0) >= 1, "{}: cu_seqlens is empty, expected offsets from 0 to the length", op);
+  require(batch == 1, "{}: cu_seqlens is given with a batch of {}, expected 1", op, batch);
+  sequences = cu_seqlens.size(0) - 1;
+  if (!cu_seqlens_k.defined()) return;
+  require_type(op, "cu_seqlens_k", cu_seqlens_k, {at::kLong});
+  require_shape(op, "cu_seqlens_k", cu_seqlens_k, cu_seqlens.sizes(), "as cu_seqlens");
+}
+
+Layout layout_of(const char* op, const Tensor& q, const Tensor& k, const Tensor& valid, const Tensor& cu_seqlens,
+                 const Tensor& cu_seqlens_k) {
+  const auto numbers = [](const Tensor& tensor) -> std::span<const int64_t> {
+    if (!tensor.defined()) return {};
+    return {tensor.data_ptr<int64_t>(), static_cast<size_t>(tensor.numel())};
+  };
+  const Layout layout{
+      .valid = view<2>(valid), .lengths = {}, .cu_seqlens = numbers(cu_seqlens), .cu_seqlens_k = numbers(cu_seqlens_k)};
+  // Here, too: reference twins trust their arguments.
+  if (!layout.cu_seqlens.empty()) (void)sequences_of(op, layout, q.size(0), q.size(1), k.size(1));
+  return layout;
 }
 
 std::vector<int64_t> QkvShape::sizes(int64_t time, std::initializer_list<int64_t> rest) const {

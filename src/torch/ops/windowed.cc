@@ -34,7 +34,7 @@ struct CausalLara {
   }
   static bool has_state(const CausalLaraOptions& with) { return with.streaming; }
   static WindowStateShape state_shape(const QkvShape& of, const CausalLaraOptions& with) {
-    return causal_lara_state_shape(of.batch, of.heads, of.groups, of.dim, of.value_dim, with);
+    return causal_lara_state_shape(of.sequences, of.heads, of.groups, of.dim, of.value_dim, with);
   }
   static void attend(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalLaraOptions& with) {
     causal_lara_attention(q, k, v, state, out, with);
@@ -78,7 +78,7 @@ struct CausalEva {
   }
   static bool has_state(const CausalEvaOptions& with) { return with.summaries > 0; }
   static WindowStateShape state_shape(const QkvShape& of, const CausalEvaOptions& with) {
-    return causal_eva_state_shape(of.batch, of.heads, of.groups, of.dim, of.value_dim, with);
+    return causal_eva_state_shape(of.sequences, of.heads, of.groups, of.dim, of.value_dim, with);
   }
   static void attend(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& with) {
     causal_eva_attention(q, k, v, state, out, with);
@@ -101,7 +101,7 @@ struct CausalEva {
 template <class Estimator>
 struct WindowedOp {
   static constexpr const char* kName = Estimator::kName;
-  enum Input : size_t { q, k, v, state, valid, kInputs };
+  enum Input : size_t { q, k, v, state, valid, cu_seqlens, kInputs };
   static constexpr size_t kOutputs = 2, kDifferentiable = 1;  // out, state
   static constexpr uint64_t kLow = 1 << q | 1 << k | 1 << v;
   static constexpr const char* kSettings = Estimator::kSettings;
@@ -110,22 +110,28 @@ struct WindowedOp {
   template <class... S>
   static auto options_of(const Tensors& in, const S&... settings) {
     auto options = Estimator::options(settings...);
-    options.layout.valid = view<2>(in[valid]);
+    options.layout = layout_of(kName, in[q], in[k], in[valid], in[cu_seqlens]);
     options.executor = &torch_executor();
     return options;
+  }
+
+  static QkvShape shape_of(const char* name, bool step, const Tensors& in) {
+    QkvShape shape(name, in[q], in[k], in[v], in[valid], step);
+    shape.pack(name, in[cu_seqlens]);
+    return shape;
   }
 
   // `name`: the op, or its step, without time axis.
   template <class... S>
   static Tensors allocate_for(const char* name, bool step, const Tensors& in, const S&... settings) {
-    const QkvShape shape(name, in[q], in[k], in[v], in[valid], step);
+    const QkvShape shape = shape_of(name, step, in);
     require(shape.queries == shape.keys, "{}: {} queries and {} keys, expected the same number", name, shape.queries, shape.keys);
     const auto options = Estimator::options(settings...);
     const bool carries = Estimator::has_state(options);
     require(carries || (!in[state].defined() && !step), "{}: with these settings no state can be carried, expected no state",
             name);
     require(!is_double(in[q]) || !in[state].defined(), "{}: double inputs start from empty memory, expected no state", name);
-    std::vector<int64_t> sizes{shape.batch, 0};
+    std::vector<int64_t> sizes{shape.sequences, 0};
     if (carries) {
       const WindowStateShape of = Estimator::state_shape(shape, options);
       require_state(name, in[state], of);
@@ -144,14 +150,14 @@ struct WindowedOp {
   template <class Options>
   static std::optional<WindowState> past_of(const Tensors& in, const Options& options, bool step = false) {
     if (!Estimator::has_state(options)) return std::nullopt;
-    return load_state(in[state], Estimator::state_shape(QkvShape(kName, in[q], in[k], in[v], in[valid], step), options));
+    return load_state(in[state], Estimator::state_shape(shape_of(kName, step, in), options));
   }
 
   template <class... S>
   static void forward(const Tensors& in, bool record, Tensors& outputs, const S&... settings) {
     auto options = options_of(in, settings...);
     if (is_double(in[q])) {  // the state is that of the fp32 op, which also checks the arguments: the twins do not
-      const Tensors floats{to_float(in[q]), to_float(in[k]), to_float(in[v]), Tensor(), in[valid]};
+      const Tensors floats{to_float(in[q]), to_float(in[k]), to_float(in[v]), Tensor(), in[valid], in[cu_seqlens]};
       Tensors rounded = allocate(floats, settings...);
       forward(floats, false, rounded, settings...);
       outputs[1] = rounded[1];
@@ -215,15 +221,15 @@ template <class... S>
 struct PublicOps<std::tuple<S...>> {
   template <class Estimator>
   static TwoTensors whole(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& state, S... settings,
-                          const OptionalTensor& valid) {
-    const Tensors outputs =
-        call<WindowedOp<Estimator>>({q, k, v, or_undefined(state), or_undefined(valid)}, std::tuple<S...>(settings...));
+                          const OptionalTensor& valid, const OptionalTensor& cu_seqlens) {
+    const Tensors outputs = call<WindowedOp<Estimator>>(
+        {q, k, v, or_undefined(state), or_undefined(valid), contiguous_or_undefined(cu_seqlens)}, std::tuple<S...>(settings...));
     return {outputs[0], outputs[1]};
   }
   template <class Estimator>
   static TwoTensors step(const Tensor& q, const Tensor& k, const Tensor& v, const OptionalTensor& state, S... settings) {
     const Tensors outputs =
-        call_step<WindowedStepOp<Estimator>>({q, k, v, or_undefined(state), {}}, std::tuple<S...>(settings...));
+        call_step<WindowedStepOp<Estimator>>({q, k, v, or_undefined(state), {}, {}}, std::tuple<S...>(settings...));
     return {outputs[0], outputs[1]};
   }
 };
@@ -244,8 +250,10 @@ TORCH_LIBRARY_FRAGMENT(raffia, library) {
   const std::string eva =
       "int window=32, int chunk=8, int summaries=256, int features=64, float decay=1.0, str draws=\"orthogonal\", int seed=0, "
       "int layer=0, int draw=0, float? scale=None";
-  library.def(("causal_lara" + inputs + lara + ", Tensor? valid=None)" + outputs).c_str(), &LaraPublic::whole<CausalLara>);
-  library.def(("causal_eva" + inputs + eva + ", Tensor? valid=None)" + outputs).c_str(), &EvaPublic::whole<CausalEva>);
+  library.def(("causal_lara" + inputs + lara + ", Tensor? valid=None, Tensor? cu_seqlens=None)" + outputs).c_str(),
+              &LaraPublic::whole<CausalLara>);
+  library.def(("causal_eva" + inputs + eva + ", Tensor? valid=None, Tensor? cu_seqlens=None)" + outputs).c_str(),
+              &EvaPublic::whole<CausalEva>);
   library.def(("causal_lara_step" + inputs + lara + ")" + outputs).c_str(), &LaraPublic::step<CausalLara>);
   library.def(("causal_eva_step" + inputs + eva + ")" + outputs).c_str(), &EvaPublic::step<CausalEva>);
 }
@@ -281,8 +289,10 @@ Carried carried(const TwoTensors& outputs) { return {std::get<0>(outputs), std::
 
 template <class Op, class Options>
 Carried call_whole(const Op& op, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state, const Options& options,
-                   const Tensor& valid) {
-  const auto call = [&](const auto&... settings) { return op.call(q, k, v, or_none(state), settings..., or_none(valid)); };
+                   const Tensor& valid, const Tensor& cu_seqlens) {
+  const auto call = [&](const auto&... settings) {
+    return op.call(q, k, v, or_none(state), settings..., or_none(valid), or_none(cu_seqlens));
+  };
   return carried(std::apply(call, settings_of(options)));
 }
 
@@ -295,15 +305,15 @@ Carried call_one(const Op& op, const Tensor& q, const Tensor& k, const Tensor& v
 }  // namespace
 
 Carried causal_lara(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state, const CausalLaraOptions& options,
-                    const Tensor& valid) {
+                    const Tensor& valid, const Tensor& cu_seqlens) {
   static const auto op = handle<decltype(LaraPublic::whole<CausalLara>)>("raffia::causal_lara");
-  return call_whole(op, q, k, v, state, options, valid);
+  return call_whole(op, q, k, v, state, options, valid, cu_seqlens);
 }
 
 Carried causal_eva(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state, const CausalEvaOptions& options,
-                   const Tensor& valid) {
+                   const Tensor& valid, const Tensor& cu_seqlens) {
   static const auto op = handle<decltype(EvaPublic::whole<CausalEva>)>("raffia::causal_eva");
-  return call_whole(op, q, k, v, state, options, valid);
+  return call_whole(op, q, k, v, state, options, valid, cu_seqlens);
 }
 
 Carried causal_lara_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state,
