@@ -1,8 +1,11 @@
 // raffia state info|save|restore: sessions as files.
+#include "raffia/state.h"
+
 #include <fmt/format.h>
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -16,9 +19,11 @@
 #include "cli/prompt.h"
 #include "cli/sampling_flags.h"
 #include "cli/table.h"
+#include "io/image.h"
 #include "io/text.h"
 #include "raffia/error.h"
 #include "raffia/session.h"
+#include "raffia/window_state.h"
 
 namespace raffia::cli {
 namespace {
@@ -33,12 +38,7 @@ Json to_json(const SamplingOptions& sampling) {
           {"seed", sampling.seed}};
 }
 
-// Printed by all three commands: the position of a session. `more` follows.
-void print(const std::filesystem::path& file, const SessionFileInfo& info, bool as_json, const Json& more = Json::object()) {
-  Json json = {{"file", file.string()},         {"bytes", info.bytes},      {"fingerprint", fingerprint_text(info.fingerprint)},
-               {"position", info.position},     {"draws", info.draws},      {"sampling", to_json(info.sampling)},
-               {"vocabulary", info.vocabulary}, {"memories", info.memories}};
-  json.update(more);
+void print(const Json& json, bool as_json) {
   if (as_json) {
     std::cout << json.dump(2) << '\n';
     return;
@@ -54,6 +54,61 @@ void print(const std::filesystem::path& file, const SessionFileInfo& info, bool 
       for (size_t i = 0; i < value.size(); ++i) std::cout << fmt::format("{:<12} {}\n", i == 0 ? name : "", plain(value[i]));
     }
   }
+}
+
+// Where a session stands.
+Json session_facts(const std::filesystem::path& file) {
+  const SessionFileInfo info = read_session_info(file);
+  return {{"file", file.string()},
+          {"image", kSessionImage.noun},
+          {"bytes", info.bytes},
+          {"fingerprint", fingerprint_text(info.fingerprint)},
+          {"position", info.position},
+          {"draws", info.draws},
+          {"sampling", to_json(info.sampling)},
+          {"vocabulary", info.vocabulary},
+          {"memories", info.memories}};
+}
+
+// What State::save wrote.
+Json state_facts(const std::filesystem::path& file) {
+  const StateShape shape = State::load(file).shape();
+  return {{"file", file.string()},       {"image", kStateImage.noun}, {"bytes", std::filesystem::file_size(file)},
+          {"batch", shape.batch},        {"heads", shape.heads},      {"features", shape.features},
+          {"value_dim", shape.value_dim}};
+}
+
+// What WindowState::save wrote.
+Json window_state_facts(const std::filesystem::path& file) {
+  const WindowState state = WindowState::load(file);
+  const WindowStateShape& shape = state.shape();
+  std::vector<int64_t> tokens;
+  for (int64_t b = 0; b < shape.batch; ++b) tokens.push_back(state.tokens(b));
+  return {{"file", file.string()},
+          {"image", kWindowStateImage.noun},
+          {"bytes", std::filesystem::file_size(file)},
+          {"kind", name_of(shape.kind)},
+          {"batch", shape.batch},
+          {"tokens", tokens},
+          {"query_heads", shape.query_heads},
+          {"heads", shape.heads},
+          {"dim", shape.dim},
+          {"far_dim", shape.far_dim},
+          {"value_dim", shape.value_dim},
+          {"window", shape.window},
+          {"summaries", shape.summaries},
+          {"proposals", shape.proposals},
+          {"features", shape.features},
+          {"chunk", shape.chunk}};
+}
+
+// Of any image, by its first bytes. Others are refused as sessions.
+Json facts_of(const std::filesystem::path& file) {
+  std::string magic(kStateImage.magic.size(), '\0');
+  std::ifstream(file, std::ios::binary).read(magic.data(), static_cast<std::streamsize>(magic.size()));
+  if (magic == kStateImage.magic) return state_facts(file);
+  if (magic == kWindowStateImage.magic) return window_state_facts(file);
+  return session_facts(file);
 }
 
 struct SaveFlags {
@@ -74,8 +129,9 @@ void save(const SaveFlags& flags) {
     throw Interrupted(interrupts.signal(), fmt::format("stopped after {}; nothing was written", counted(prompt.tokens, "token")));
   }
   session.save(flags.file);
-  print(flags.file, read_session_info(flags.file), flags.json,
-        {{"prompt_tokens", prompt.tokens}, {"prefill_seconds", prompt.seconds}});
+  Json facts = session_facts(flags.file);
+  facts.update({{"prompt_tokens", prompt.tokens}, {"prefill_seconds", prompt.seconds}});
+  print(facts, flags.json);
 }
 
 struct RestoreFlags {
@@ -102,7 +158,9 @@ void check(const Session& session, const std::filesystem::path& file) {
 void restore(const RestoreFlags& flags) {
   const Session session = Session::restore(load_model(flags.model, {Task::lm}), flags.file, {.run = {.threads = flags.threads}});
   if (flags.check) check(session, flags.file);
-  print(flags.file, read_session_info(flags.file), flags.json, {{"state_bytes", session.state_bytes()}});
+  Json facts = session_facts(flags.file);
+  facts.update({{"state_bytes", session.state_bytes()}});
+  print(facts, flags.json);
 }
 
 CLI::Option* add_file(CLI::App& app, std::filesystem::path& file, const std::string& description) {
@@ -119,7 +177,7 @@ Run add_state_info(CLI::App& app) {
   const auto flags = std::make_shared<InfoFlags>();
   add_file(app, flags->file, "State file");
   app.add_flag("--json", flags->json, "Print JSON");
-  return [flags] { print(flags->file, read_session_info(flags->file), flags->json); };
+  return [flags] { print(facts_of(flags->file), flags->json); };
 }
 
 Run add_state_save(CLI::App& app) {

@@ -9,6 +9,9 @@
 #include <vector>
 
 #include "cli/model_case.h"
+#include "raffia/lara.h"
+#include "raffia/state.h"
+#include "raffia/window_state.h"
 
 namespace {
 
@@ -312,6 +315,31 @@ TEST_F(State, SaveIsWhatGenerateLeaves) {
             raffia("generate " + model("lm-gate") + " --prompt abcdef --seed 4 --tokens 20").out);
   EXPECT_NE(raffia("state info " + file("s")).out.find("position     6\n"), std::string::npos)
       << raffia("state info " + file("s")).out;
+}
+
+TEST_F(State, InfoReadsWhatTheLibrarySaves) {
+  raffia::State state(raffia::StateShape{.batch = 2, .heads = 3, .features = 4, .value_dim = 5});
+  state.save(directory_.path() / "state");
+  const json of_state = json_of("state info " + file("state"));
+  EXPECT_EQ(of_state["image"], "state");
+  EXPECT_EQ(of_state["bytes"], std::filesystem::file_size(directory_.path() / "state"));
+  EXPECT_EQ(of_state["heads"], 3);
+  EXPECT_EQ(of_state["value_dim"], 5);
+  EXPECT_NE(raffia("state info " + file("state")).out.find("features     4\n"), std::string::npos);
+
+  raffia::WindowState windows(raffia::causal_lara_state_shape(2, 4, 2, 8, 6, {.window = 8, .chunk = 4, .samples = 16}));
+  windows.tokens(1) = 7;
+  windows.save(directory_.path() / "windows");
+  const json of_windows = json_of("state info " + file("windows"));
+  EXPECT_EQ(of_windows["image"], "window state");
+  EXPECT_EQ(of_windows["kind"], "lara");
+  EXPECT_EQ(of_windows["window"], 8);
+  EXPECT_EQ(of_windows["tokens"], (std::vector<int64_t>{0, 7}));
+
+  for (const char* name : {"state", "windows"}) {
+    directory_.write("cut", contents(directory_.path() / name).substr(0, 100));
+    expect_refused(1, "state info " + file("cut"), "cut");
+  }
 }
 
 TEST_F(State, HasTheSameSizeAfterAHundredTokensAndAfterTenThousand) {
