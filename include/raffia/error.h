@@ -5,6 +5,8 @@
 
 #include <stdexcept>
 
+#include "raffia/cxx20.h"
+
 namespace raffia {
 
 class Error : public std::runtime_error {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "raffia/cxx20.h"
+
 namespace raffia {
 
 enum class Isa : uint8_t { scalar, neon, sse4, avx2, avx512 };

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <span>
 
+#include "raffia/cxx20.h"
+
 namespace raffia {
 
 // One block of the generator: 4 words from a counter and a key.

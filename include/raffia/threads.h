@@ -7,6 +7,8 @@
 #include <functional>
 #include <memory>
 
+#include "raffia/cxx20.h"
+
 namespace raffia {
 
 // Runs tasks 0..count-1, each once, on at most `max_workers` workers, and returns when all are done.

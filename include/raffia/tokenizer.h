@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "raffia/cxx20.h"
+
 namespace raffia {
 
 // A parsed specification: "byte", "char", "word", "word:20000" or "sp:4000" (SentencePiece BPE).

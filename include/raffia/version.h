@@ -2,6 +2,8 @@
 #ifndef RAFFIA_VERSION_H_
 #define RAFFIA_VERSION_H_
 
+#include "raffia/cxx20.h"
+
 #define RAFFIA_VERSION "0.1.0"
 
 namespace raffia {

@@ -14,6 +14,8 @@
 #include <string>
 #include <type_traits>
 
+#include "raffia/cxx20.h"
+
 namespace raffia {
 
 // The upper half of an IEEE float32: 8 bits of exponent, 7 of fraction.
@@ -41,10 +43,17 @@ const char* name_of(DType dtype);
 template <typename T>
 constexpr DType dtype_of() {
   using U = std::remove_cv_t<T>;
-  if constexpr (std::is_same_v<U, float>) return DType::f32;
-  if constexpr (std::is_same_v<U, BFloat16>) return DType::bf16;
-  if constexpr (std::is_same_v<U, double>) return DType::f64;
-  if constexpr (std::is_same_v<U, uint8_t> || std::is_same_v<U, bool>) return DType::u8;
+  if constexpr (std::is_same_v<U, float>) {
+    return DType::f32;
+  } else if constexpr (std::is_same_v<U, BFloat16>) {
+    return DType::bf16;
+  } else if constexpr (std::is_same_v<U, double>) {
+    return DType::f64;
+  } else {
+    static_assert(std::is_same_v<U, uint8_t> || std::is_same_v<U, bool>,
+                  "a raffia view is over float, raffia::BFloat16, double (reference twins) or uint8_t and bool (masks)");
+    return DType::u8;
+  }
 }
 
 template <size_t Rank>
@@ -61,6 +70,20 @@ constexpr Extents<Rank> contiguous_strides(const Extents<Rank>& shape) {
   }
   return strides;
 }
+
+namespace detail {
+
+// A list in braces, which has to be complete: an array would take fewer numbers for zeros.
+template <size_t Rank, size_t Count>
+constexpr Extents<Rank> extents_of(const int64_t (&list)[Count]) {
+  static_assert(Count == Rank,
+                "a raffia view needs one extent (and one stride) for each of its axes: View4 takes four, View3 three");
+  Extents<Rank> extents{};
+  for (size_t i = 0; i < Rank; ++i) extents[i] = list[i];
+  return extents;
+}
+
+}  // namespace detail
 
 // "[2, 128, 8]", for messages.
 std::string to_string(const int64_t* extents, size_t rank);
@@ -88,6 +111,16 @@ class BasicView {
   template <ElementFor<kMutable> T>
   BasicView(T* data, const Extents<Rank>& shape, const Extents<Rank>& strides)
       : data_(data), dtype_(dtype_of<T>()), shape_(shape), strides_(strides) {}
+
+  // Extents in braces: View4(data, {B, T, H, D}).
+  template <ElementFor<kMutable> T, size_t Count>
+  BasicView(T* data, const int64_t (&shape)[Count]) : BasicView(data, extents_of<Rank>(shape)) {}
+  template <ElementFor<kMutable> T, size_t Count, size_t StrideCount>
+  BasicView(T* data, const int64_t (&shape)[Count], const int64_t (&strides)[StrideCount])
+      : BasicView(data, extents_of<Rank>(shape), extents_of<Rank>(strides)) {}
+  template <ElementFor<kMutable> T, size_t StrideCount>
+  BasicView(T* data, const Extents<Rank>& shape, const int64_t (&strides)[StrideCount])
+      : BasicView(data, shape, extents_of<Rank>(strides)) {}
 
   BasicView(Pointer data, DType dtype, const Extents<Rank>& shape, const Extents<Rank>& strides)
       : data_(data), dtype_(dtype), shape_(shape), strides_(strides) {}
