@@ -97,22 +97,34 @@ def free_port():
         return one.getsockname()[1]
 
 
+def both_ranks(commands):
+    """Exit codes and what they said, of two ranks as a launcher starts them."""
+    port = free_port()
+    ranks = []
+    for rank, words in enumerate(commands):
+        variables = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        ranks.append(subprocess.Popen(words, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    said = [rank.communicate(timeout=60)[0] for rank in ranks]
+    return [(rank.returncode, text) for rank, text in zip(ranks, said)]
+
+
 def differing_options_are_refused_by_name(program, data, directory):
-    """Two ranks as a launcher starts them, one of which was given something else."""
     options = {"lr": (0.001, 0.002), "seed": (1, 2), "width": (32, 64), "batch": (4, 8), "steps": (8, 9), "segment": (32, 16)}
     for name, values in options.items():
-        port = free_port()
-        ranks = []
-        for rank, value in enumerate(values):
-            variables = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-            ranks.append(subprocess.Popen(command(program, data, directory / "differ", **{name: value}), env=variables,
-                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-        for rank in ranks:
-            said = rank.communicate(timeout=60)[0]
-            assert rank.returncode == 2, f"{name}: exit code {rank.returncode}\n{said}"
+        commands = [command(program, data, directory / "differ", **{name: value}) for value in values]
+        for code, said in both_ranks(commands):
+            assert code == 2, f"{name}: exit code {code}\n{said}"
             expected = f"rank 1 has --{name} {values[1]}, rank 0 has --{name} {values[0]}"
             assert expected in said and "terminate" not in said, said
     assert not (directory / "differ").exists()
+
+
+def differing_data_are_refused_by_fingerprint(program, data, directory):
+    other = directory / "other.txt"
+    other.write_text(data.read_text().replace("gate", "gone"))
+    for code, said in both_ranks([command(program, text, directory / "other") for text in (data, other)]):
+        assert code == 1, f"exit code {code}\n{said}"
+        assert "rank 1: the fingerprint of the data is" in said and "terminate" not in said, said
 
 
 def listening(pids):
@@ -171,7 +183,8 @@ def main():
         print("sequence parallel: equal")
 
         differing_options_are_refused_by_name(program, data, directory)
-        print("differing options: refused")
+        differing_data_are_refused_by_fingerprint(program, data, directory)
+        print("differing options and data: refused")
         local_ranks_listen_on_the_loopback_alone(program, data, directory / "listening")
         print("listening: on the loopback alone")
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <memory>
 #include <span>
@@ -151,11 +152,13 @@ class LmTask : public TrainingTask {
   void set_carried(const NamedTensors& tensors) override {
     state_.clear();
     for (const auto& [name, tensor] : tensors) {
-      const size_t dot = name.find('.');
-      const auto layer = static_cast<size_t>(std::stoll(name.substr(0, dot)));
+      size_t layer = 0;
+      const auto [dot, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+      require(error == std::errc() && layer < model_->attentions().size() && *dot == '.',
+              "carried memory: \"{}\" belongs to none of {} layers", name, model_->attentions().size());
       if (state_.size() <= layer) state_.resize(layer + 1);
       nn::AttentionState& state = state_[layer];
-      const std::string part = name.substr(dot + 1);
+      const std::string part = dot + 1;
       if (part == "memory") state.memory = tensor;
       if (part == "keys") state.keys = tensor;
       if (part == "values") state.values = tensor;

@@ -207,7 +207,10 @@ class Run {
     optimiser_.set_state(load_tensors(directory / "optimiser.safetensors"), (directory / "optimiser.safetensors").string());
     task_.set_carried(rows_of_rank(group_, load_tensors(directory / "carried.safetensors")));
     auto generator = at::detail::getDefaultCPUGenerator();
-    generator.set_state(load_tensors(directory / "generator.safetensors").at(0).second);
+    const NamedTensors states = load_tensors(directory / "generator.safetensors");
+    if (states.size() != 1)
+      throw FormatError(fmt::format("{}: {} tensors, expected 1", (directory / "generator.safetensors").string(), states.size()));
+    generator.set_state(states.front().second);
   }
 
   static void refuse_others(const ordered_json& before, uint64_t now, std::string_view what, const fs::path& directory) {
