@@ -14,7 +14,7 @@ PART = "inputs"
 SEALED_SHARE = 0.85  # the others keep their wrong checksums
 NAMED = ("in/", "stdin", "out/run", "learned positions")  # a prompt that is too long is no fault of a file
 SPARSE_SHARE = 0.01  # grown to 40 GB of nothing
-KINDS = {".json": "json", ".jsonl": "json", ".safetensors": "tensors", ".state": "state", ".txt": "text", ".tsv": "text", ".toml": "text", ".pgm": "text", ".ppm": "text"}
+KINDS = {".json": "json", ".jsonl": "json lines", ".safetensors": "tensors", ".state": "state", ".txt": "text", ".tsv": "text", ".toml": "text", ".pgm": "text", ".ppm": "text"}
 
 
 class Case:
@@ -249,7 +249,12 @@ def training_data(case):
         case.arguments = ["train", "lm", "--data", f"in/{name}", "--out", "out/run", "--tokenizer", tokenizer, *small]
 
 
-TORCH_FAMILIES = ((resumed_run, 6), (evaluated_run, 2), (training_data, 4))
+def converted(case):
+    case.take(case.rng.choice(("llama-softmax", "lm-softmax-learned", "lm-scored")), "model")
+    case.arguments = ["convert", "in/model", "out/model", "--to", case.rng.choice(("rfa_gate", "hybrid", "eva"))]
+
+
+TORCH_FAMILIES = ((resumed_run, 6), (evaluated_run, 2), (training_data, 4), (converted, 1))
 
 
 def run_case(sound, report, seed, number, with_torch):
