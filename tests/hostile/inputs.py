@@ -12,7 +12,8 @@ from mutations import mutated
 
 PART = "inputs"
 SEALED_SHARE = 0.85  # the others keep their wrong checksums
-NAMED = ("in/", "stdin", "out/run", "learned positions")  # a prompt that is too long is no fault of a file
+# What a message may name: a file, or what a session came to that is no file's fault alone.
+NAMED = ("in/", "stdin", "out/run", "learned positions", "logit")
 SPARSE_SHARE = 0.01  # grown to 40 GB of nothing
 KINDS = {".json": "json", ".jsonl": "json lines", ".safetensors": "tensors", ".state": "state", ".txt": "text", ".tsv": "text", ".toml": "text", ".pgm": "text", ".ppm": "text"}
 
@@ -266,7 +267,7 @@ def run_case(sound, report, seed, number, with_torch):
     family(case)
     case.damage()
     if getattr(case, "damage_stdin", False):
-        case.stdin = case.read("lines.txt")[: 1 << 20]
+        case.stdin = case.read("lines.txt")[:2000]  # a translation is as long as its source, and takes the square of that
     before = case.traces()
     limits = TORCH if with_torch else case.limits
     outcome = sound.commands.run(case.arguments, directory, limits, case.stdin)
