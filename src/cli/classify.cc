@@ -134,7 +134,11 @@ void classify_texts(const ClassifyFlags& flags, const Model& model, const Printe
           throw FormatError(fmt::format("{}: has more than {} bytes, the maximum for one text", input.name(), kMostBytesOfLine));
         }
       }
-      printer.print(input.name(), 1, classifier.logits(text));
+      try {
+        printer.print(input.name(), 1, classifier.logits(text));
+      } catch (const Error& error) {
+        throw Error(fmt::format("{}: {}", input.name(), error.what()));
+      }
       continue;
     }
     int64_t number = 0;

@@ -58,7 +58,8 @@ void import_llama2c(const ImportOptions& options) {
     throw FormatError(fmt::format("{}: {} pieces, expected {} (the vocabulary of {})", options.pieces, tokenizer->vocabulary(),
                                   model.config.vocabulary, options.model));
   }
-  const StorageReport report = save_with_progress(model, tokenizer.get(), options.directory, WeightType::f32, options.force);
+  const StorageReport report =
+      save_with_progress(model, options.model, tokenizer.get(), options.directory, WeightType::f32, options.force);
   print(model, *tokenizer, options, WeightType::f32, report);
 }
 
@@ -68,7 +69,8 @@ void import_hf(const ImportOptions& options) {
   const WeightType type = !options.type.empty() ? parse_name("--type", options.type, kWeightTypes)
                           : loaded.all_bf16     ? WeightType::bf16
                                                 : WeightType::f32;
-  const StorageReport report = save_with_progress(loaded.model, loaded.tokenizer.get(), options.directory, type, options.force);
+  const StorageReport report =
+      save_with_progress(loaded.model, options.model, loaded.tokenizer.get(), options.directory, type, options.force);
   print(loaded.model, *loaded.tokenizer, options, type, report);
 }
 
@@ -86,16 +88,21 @@ void require_another_directory(std::string_view name, const std::filesystem::pat
   }
 }
 
-StorageReport save_with_progress(const ImportedModel& model, const Tokenizer* tokenizer, const std::string& directory,
-                                 WeightType type, bool replace) {
+StorageReport save_with_progress(const ImportedModel& model, std::string_view from, const Tokenizer* tokenizer,
+                                 const std::string& directory, WeightType type, bool replace) {
   Progress progress(static_cast<double>(parameters(model)));
   progress.begin("writing " + directory);
   double before = 0;
-  return save_model(model, tokenizer, directory, {.type = type, .replace = replace, .progress = [&](const WeightSource& weight) {
-                                                    progress.advance(before);
-                                                    progress.describe(weight.name);
-                                                    before = static_cast<double>(element_count(weight.shape).value_or(0));
-                                                  }});
+  const auto show = [&](const WeightSource& weight) {
+    progress.advance(before);
+    progress.describe(weight.name);
+    before = static_cast<double>(element_count(weight.shape).value_or(0));
+  };
+  try {
+    return save_model(model, tokenizer, directory, {.type = type, .replace = replace, .progress = show});
+  } catch (const InvalidArgument& error) {  // weights that cannot be stored
+    throw FormatError(fmt::format("{}: {}", from, error.what()));
+  }
 }
 
 Json describe(const ImportedModel& model, const std::string& directory, WeightType type, const StorageReport& report) {

@@ -38,7 +38,8 @@ void quantize(const QuantizeOptions& options) {
   const std::unique_ptr<Tokenizer> tokenizer = has_tokenizer ? load_tokenizer(from) : nullptr;
   require_seals(file.metadata(), model.config, tokenizer ? tokenizer->fingerprint() : 0, from.string());
   if (std::filesystem::exists(from / kClassesFile)) model.classes = load_classes(from);
-  const StorageReport report = save_with_progress(model, tokenizer.get(), options.to, options.type, options.force);
+  const StorageReport report =
+      save_with_progress(model, weights.string(), tokenizer.get(), options.to, options.type, options.force);
   const uint64_t bytes_before = std::filesystem::file_size(weights);
   if (options.json) {
     Json json = describe(model, options.to, options.type, report);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cli/command_line.h"
+#include "support/paths.h"
 
 namespace {
 
@@ -437,6 +438,23 @@ TEST_F(Cli, UnwritablePlotIsAFailure) {
   const Result result = raffia("bench attention --csv --plot '" + (directory_ / "missing" / "p").string() + "'" + kTiny);
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_NE(result.err.find("--plot"), std::string::npos) << result.err;
+}
+
+// Names and values of others are in it.
+TEST_F(Cli, AMessageIsOneLineThatControlsNoTerminal) {
+  const Result named = raffia("state info \"$(printf 'a\\nb\\033[31m')\"");
+  EXPECT_EQ(named.exit_code, 1);
+  EXPECT_EQ(lines_of(named.err).size(), 1U) << named.err;
+  EXPECT_NE(named.err.find("a\\nb\\x1b[31m"), std::string::npos) << named.err;
+  std::ofstream(directory_ / "tokenizer.json") << R"({"kind": ")" << std::string(100000, 'x') << R"(", "version": 1})";
+  for (const char* file : {"config.json", "model.safetensors"}) {
+    fs::copy_file(raffia::golden_directory() / "lm-gate" / file, directory_ / file);
+  }
+  const Result valued = raffia("generate --prompt a '" + directory_.string() + "'");
+  EXPECT_EQ(valued.exit_code, 1);
+  EXPECT_LT(valued.err.size(), 2200U);
+  EXPECT_NE(valued.err.find("tokenizer.json"), std::string::npos);
+  EXPECT_NE(valued.err.find("expected"), std::string::npos);
 }
 
 TEST_F(Cli, MoreMemoryThanThereIsIsAFailure) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -70,6 +71,18 @@ TEST_F(Import, BrokenFilesLeaveNothing) {
   EXPECT_NE(other.err.find("260 pieces, expected 263"), std::string::npos) << other.err;
   EXPECT_FALSE(std::filesystem::exists(directory_.path() / "model"));
   EXPECT_EQ(run(fmt::format("import llama2c {}", at("model.bin"))).exit_code, 2);
+}
+
+TEST_F(Import, WeightsThatAreNotFiniteAreRefusedByTheNameOfTheirFile) {
+  TinyLlama tiny = TinyLlama::random(31);
+  tiny.tensors.front().values[5] = std::numeric_limits<float>::quiet_NaN();
+  directory_.write("model.bin", tiny.llama2c());
+  directory_.write("tok.bin", tok_bin(scored_pieces({" ", "a", "b", "ab"})));
+  const Result refused = run(fmt::format("import llama2c {} {} {}", at("model.bin"), at("tok.bin"), at("model")));
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_NE(refused.err.find("model.bin: "), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("embedding.weight"), std::string::npos) << refused.err;
+  EXPECT_FALSE(std::filesystem::exists(directory_.path() / "model"));
 }
 
 TEST_F(Import, HuggingFaceIsStoredAsAsked) {

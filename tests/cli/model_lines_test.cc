@@ -156,7 +156,8 @@ TEST_F(Classify, PairsComeWithATabBetween) {
   const std::vector<std::string> lines = lines_of(raffia(base, R"(printf 'abc\tdef\ndef\tabc\n' |)").out);
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_NE(lines[0], lines[1]);
-  expect_refused(1, base, "stdin: line 1: expected two texts with one tab between them", "echo abc |");
+  expect_refused(1, base, "stdin: line 1: expected two texts separated by a tab", "echo abc |");
+  expect_refused(1, base + " --whole", "stdin: expected two texts separated by a tab", "echo abc |");
 }
 
 TEST_F(Classify, TextsAreCutWhereTheModelHasNoMorePositions) {

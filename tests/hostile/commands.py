@@ -12,7 +12,7 @@ GIGABYTE = 1 << 30
 EXIT_CODES = {0, 1, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM}
 # What no user should read: the words of the C++ library and of sanitizers.
 FORBIDDEN = (
-    "terminate called", "bad_alloc", "std::", "vector::", "basic_string", "length_error", "out_of_range", "stoi", "stod", "Sanitizer",
+    "terminate called", "bad_alloc", "std::", "vector::", "basic_string", "map::at", "_Map_base", "stoi", "stod", "Sanitizer",
     "runtime error:", "Segmentation", "core dumped", "Aborted", "c10::", "Exception raised from", "stack smashing", "corrupted",
 )
 NUMBERS_THAT_MUST_BE = ("probability", "log_probability", "score", "mse", "base_mse", "max_abs_error")
@@ -153,7 +153,8 @@ def complaints(outcome, names=(), one_line=True, allowed=EXIT_CODES):
 
 def json_complaints(outcome):
     if not outcome.out:
-        return ["no JSON on stdout"] if outcome.code == 0 else []
+        by_line = "translate" in outcome.argv or "classify" in outcome.argv  # and there may be no lines
+        return ["no JSON on stdout"] if outcome.code == 0 and not by_line else []
     try:
         documents = as_json(outcome.out)
     except ValueError as error:

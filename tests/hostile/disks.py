@@ -99,7 +99,7 @@ def _can_mount(work):
 
 BENCH = ["--repeats", "1"]
 SAYERS = (
-    ["--help"], ["--version"], ["info"], ["info", "--json"], ["generate", "--help"],
+    ["--help"], ["--version"], ["info"], ["info", "--json"], ["completion", "bash"], ["generate", "--help"],
     ["generate", "lm-gate", "--prompt", "ab", "--tokens", "3", *ONE],
     ["generate", "lm-gate", "--prompt", "ab", "--tokens", "3", "--json", *ONE],
     ["generate", "lm-gate", "--prompt", "ab", "--tokens", "3", "--logprobs", *ONE],

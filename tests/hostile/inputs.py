@@ -12,9 +12,10 @@ from mutations import mutated
 
 PART = "inputs"
 SEALED_SHARE = 0.85  # the others keep their wrong checksums
-NAMED = ("in/", "stdin", "out/run", "learned positions")  # a prompt that is too long is no fault of a file
+# What a message may name: a file, or what a session came to that is no file's fault alone.
+NAMED = ("in/", "stdin", "out/run", "learned positions", "logit")
 SPARSE_SHARE = 0.01  # grown to 40 GB of nothing
-KINDS = {".json": "json", ".jsonl": "json", ".safetensors": "tensors", ".state": "state", ".txt": "text", ".tsv": "text", ".toml": "text", ".pgm": "text", ".ppm": "text"}
+KINDS = {".json": "json", ".jsonl": "json lines", ".safetensors": "tensors", ".state": "state", ".txt": "text", ".tsv": "text", ".toml": "text", ".pgm": "text", ".ppm": "text"}
 
 
 class Case:
@@ -249,7 +250,12 @@ def training_data(case):
         case.arguments = ["train", "lm", "--data", f"in/{name}", "--out", "out/run", "--tokenizer", tokenizer, *small]
 
 
-TORCH_FAMILIES = ((resumed_run, 6), (evaluated_run, 2), (training_data, 4))
+def converted(case):
+    case.take(case.rng.choice(("llama-softmax", "lm-softmax-learned", "lm-scored")), "model")
+    case.arguments = ["convert", "in/model", "out/model", "--to", case.rng.choice(("rfa_gate", "hybrid", "eva"))]
+
+
+TORCH_FAMILIES = ((resumed_run, 6), (evaluated_run, 2), (training_data, 4), (converted, 1))
 
 
 def run_case(sound, report, seed, number, with_torch):
@@ -261,7 +267,7 @@ def run_case(sound, report, seed, number, with_torch):
     family(case)
     case.damage()
     if getattr(case, "damage_stdin", False):
-        case.stdin = case.read("lines.txt")[: 1 << 20]
+        case.stdin = case.read("lines.txt")[:2000]  # a translation is as long as its source, and takes the square of that
     before = case.traces()
     limits = TORCH if with_torch else case.limits
     outcome = sound.commands.run(case.arguments, directory, limits, case.stdin)

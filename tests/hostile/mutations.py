@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import struct
 
 from formats import UNREADABLE, read_safetensors, safetensors_of, write_safetensors
@@ -148,7 +149,12 @@ def json_value(data, rng):
     elif action == 3 and isinstance(before, int):
         parent[last] = before + rng.choice((-1, 1, 1000, -1000))
     elif action == 4 and isinstance(before, str):
-        parent[last] = before + rng.choice(("x", ":", ",", ":samples=999999999", ":samples=0", ":window=1000000,samples=1000000", "\n"))
+        numbers = list(re.finditer(r"\d+", before))
+        if numbers:  # settings of estimators
+            chosen = rng.choice(numbers)
+            parent[last] = before[: chosen.start()] + str(rng.choice((0, 1, 3, 64, 100_000, *NUMBERS))) + before[chosen.end() :]
+        else:
+            parent[last] = before + rng.choice(("x", ":", ",", ":window=1000000", ":samples=0", ":seed=-1", "\n"))
     else:
         parent[last] = value
     return _dump(document, raw)
@@ -159,6 +165,13 @@ def json_twice(data, rng):
     text = data.decode("utf-8", errors="replace")
     at = text.find("{")
     return (text[: at + 1] + rng.choice(('"task": "lm", ', '"kind": "byte", ', '"version": 2, ', '"width": 16, ')) + text[at + 1 :]).encode()
+
+
+def json_line(data, rng):
+    lines = data.split(b"\n")
+    place = rng.randrange(len(lines))
+    lines[place] = json_value(lines[place], rng)
+    return b"\n".join(lines)
 
 
 JSON = (json_value,) * 8 + (json_twice,) + TEXT
@@ -256,7 +269,7 @@ def tensor_header(data, rng):
 
 TENSORS = (tensor_values, tensor_values, tensor_values, tensor_type, tensor_shape, tensor_names, tensor_offsets, tensor_header, *BYTES)
 
-BY_KIND = {"bytes": BYTES, "text": TEXT, "json": JSON, "tensors": TENSORS, "state": BYTES + (put_number,) * 4 + (put_float,) * 2}
+BY_KIND = {"bytes": BYTES, "text": TEXT, "json": JSON, "json lines": (json_line,) * 8 + TEXT, "tensors": TENSORS, "state": BYTES + (put_number,) * 4 + (put_float,) * 2}
 
 
 def mutated(data, kind, rng):
