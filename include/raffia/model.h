@@ -58,7 +58,7 @@ class Model {
   // before a session is saved. A file that was replaced by renaming does not count as changed.
   void require_unchanged() const;
 
-  const std::filesystem::path& directory() const { return directory_; }  // that it was loaded from; empty: from memory
+  const std::filesystem::path& directory() const { return directory_; }  // the directory it was loaded from; empty: from memory
   const ModelConfig& config() const;
   const Tokenizer& tokenizer() const;  // throws InvalidArgument if there is none (images)
 

@@ -27,7 +27,7 @@ void let_waiting_threads_sleep() {
 }
 
 void restart_with_sleeping_threads(char** arguments, char** environment) {
-  if (is_chosen(environment)) return;  // the second time, too: no loop
+  if (is_chosen(environment)) return;  // also after the restart: no endless loop
   std::array<char, 4096> program;
   const ssize_t size = ::readlink("/proc/self/exe", program.data(), program.size() - 1);
   if (size <= 0) return;

@@ -1,8 +1,8 @@
-// How threads of OpenMP wait for each other.
+// How OpenMP threads wait for each other.
 //
-// Waiting threads should sleep. By default libgomp's spin for milliseconds, and on cores that are shared with other processes
-// they take the time that the thread they wait for would need. libgomp reads the environment once, when it is loaded. What the
-// user has chosen (OMP_WAIT_POLICY, GOMP_SPINCOUNT) stays.
+// Waiting threads should sleep. By default those of libgomp spin for milliseconds, and on cores that are shared with other
+// processes they take time from the thread that they wait for. libgomp reads the environment once, when it is loaded. Settings
+// of the user (OMP_WAIT_POLICY, GOMP_SPINCOUNT) are kept.
 #ifndef RAFFIA_CLI_WAITING_THREADS_H_
 #define RAFFIA_CLI_WAITING_THREADS_H_
 
@@ -11,9 +11,9 @@ namespace raffia::cli {
 // For programs that this one starts.
 void let_waiting_threads_sleep();
 
-// For this very process, which libgomp is a part of: starts it anew if need be, with the same arguments. To be called before any
-// library is initialised, from .preinit_array: what torch does when it is loaded takes most of a second, and need not be done
-// twice. Returns where there is nothing to change, or where the program cannot be started anew.
+// For this process, which has already loaded libgomp: restarts it if needed, with the same arguments. Call it before any library
+// is initialised, from .preinit_array: loading torch takes most of a second and should not be done twice. Returns if there is
+// nothing to change or if the program cannot be restarted.
 void restart_with_sleeping_threads(char** arguments, char** environment);
 
 }  // namespace raffia::cli
