@@ -5,7 +5,7 @@
 # --all adds what has to pass before a change is merged:
 #   asan      the suite without torch under AddressSanitizer and UndefinedBehaviorSanitizer (clang)
 #   fuzz      every fuzz target over its corpus and a bounded number of new inputs (same build as asan)
-#   tsan      what starts threads under ThreadSanitizer
+#   tsan      the tests in which threads meet, under ThreadSanitizer
 #   hostile   damaged files, kills, full disks and odd names against the built commands (a short round)
 #   names     clang-tidy's naming rules on the sources that the last commits touched
 # Exit status 0 only if every stage passed.
