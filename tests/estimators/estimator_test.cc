@@ -455,7 +455,6 @@ TEST(Attend, MaskedTokensOutputZeroInCausalOpsButSoftmax) {
     expect(text, true, true);
   }
   expect("softmax", true, false);
-  expect("window:window=8", true, false);
   for (const char* text : {"softmax", "rfa:map=positive", "rfa:log=true", "ra", "lara:samples=4", "eva:samples=4,window=8"}) {
     expect(text, false, false);
   }

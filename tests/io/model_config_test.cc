@@ -1,5 +1,6 @@
 #include "raffia/model_config.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -83,7 +84,7 @@ TEST(ModelConfig, SamplesOfLaraAreDrawnWhereTheFileDoesNotSayHow) {
     config.estimators[0] = parse_estimator(text);
     EXPECT_NE(to_json(config).find(text), std::string::npos) << to_json(config);
     EXPECT_EQ(model_config_from_json(to_json(config), "config.json"), config);
-    EXPECT_EQ(model_config_from_json(with(json, "\"lara\"", "\"" + std::string(text) + "\""), "config.json"), config);
+    EXPECT_EQ(model_config_from_json(with(json, "\"lara\"", fmt::format("\"{}\"", text)), "config.json"), config);
   }
 }
 
