@@ -89,7 +89,7 @@ class HostileNames:
         before = set(os.listdir(os.fsencode(directory)))
         outcome = self.commands.run(command(name), directory, TORCH if needs_torch else Limits(), b"a bad\n")
         outcome.argv = [word.decode(errors="replace") if isinstance(word, bytes) else word for word in outcome.argv]
-        found = complaints(outcome, one_line=False)
+        found = complaints(outcome)
         fresh = set(os.listdir(os.fsencode(directory))) - before
         if os.path.exists(os.path.join(directory, CANARY)):
             found.append("a command in the name was run")
