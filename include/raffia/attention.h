@@ -24,10 +24,10 @@ namespace raffia {
 
 // Padding and packing. At most one of `lengths` and `cu_seqlens` may be given.
 //
-// `valid` masks keys. What becomes of the query of a masked token, where each token has a query and a key:
-//   causal ops (but softmax): its output is 0, and it has no gradient
-//   rfa_attention, softmax:   its output and its gradient are those of any other query
-//   lara, ra, eva:            its output is that of any other query, but it has no gradient and counts for no mean
+// `valid` masks keys. If each token has a query and a key, the query of a masked token is treated as follows:
+//   causal ops (except softmax): its output is 0, and it has no gradient
+//   rfa_attention, softmax:      its output and its gradient are those of any other query
+//   lara, ra, eva:               its output is that of any other query, but it has no gradient and is left out of all means
 struct Layout {
   View2 valid = {};  // [B, Tk] u8: 1 where a key takes part. Others change neither outputs nor state, even where they hold NaN
   std::span<const int64_t> lengths = {};       // [B]: keys of entry b, and queries too where Tq = Tk; the rest is padding

@@ -1,4 +1,4 @@
-// Every public header includes this one first, so that the first error of an older standard is the one that says what to do.
+// Every public header includes this one first, so that the first error with an older standard says what to do.
 #ifndef RAFFIA_CXX20_H_
 #define RAFFIA_CXX20_H_
 

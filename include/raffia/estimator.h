@@ -41,9 +41,9 @@ struct Estimator {
   Proposals proposals = Proposals::chunk_mean;     // lara
   SampleWeights weights = SampleWeights::balance;  // lara
   float strength = 1;                              // lara with weights=mis-opt: eta
-  // lara: samples are the means of their proposals (true), or drawn around them (false). Nothing said (mean=auto): means in
-  // evaluation, which is attend(), the runtime and modules in eval(); draws in training. Causal forms always draw, and so do
-  // those that have no mean for each sample (proposals=standard, per_proposal above 1).
+  // lara: samples are the means of their proposals (true), or drawn around them (false). Not set (mean=auto): means in
+  // evaluation, that is in attend(), the runtime and modules in eval(); draws in training. Causal forms always draw, and so do
+  // those without a mean for each sample (proposals=standard, per_proposal above 1).
   std::optional<bool> mean = {};
   bool streaming = true;  // causal lara
   Draws draws = Draws::orthogonal;
@@ -60,10 +60,10 @@ struct Estimator {
   FeatureMap make_map(int64_t dim, int64_t heads) const;
 };
 
-// "name" or "name:key=value,key=value". Throws InvalidArgument that names what is wrong and what was expected. Keys that are not
-// named keep the value that `defaults` has (whose kind is not read).
+// "name" or "name:key=value,key=value". Throws InvalidArgument, which says what is wrong and what was expected. Keys that are not
+// given have the value of `defaults` (whose kind is ignored).
 Estimator parse_estimator(std::string_view text, const Estimator& defaults = {});
-// What parse_estimator reads back as the same value with the same defaults, which are left out.
+// parse_estimator gives the same value back with the same defaults; values that equal them are omitted.
 std::string to_string(const Estimator& estimator, const Estimator& defaults = {});
 
 struct AttendInputs {

@@ -47,8 +47,8 @@ struct LaraOptions {
   Proposals proposals = Proposals::chunk_mean;
   SampleWeights weights = SampleWeights::balance;
   float mis_opt_strength = 1;  // eta of mis_opt
-  // Samples are the means of their proposals, not draws around them: what evaluation takes (Estimator::mean), since it has the
-  // smaller error unless there are many samples. Training draws.
+  // Samples are the means of their proposals, not draws around them. Evaluation uses this (Estimator::mean), since the error is
+  // smaller unless there are many samples. Training draws.
   bool mean = false;
   Draws draws = Draws::orthogonal;
   uint64_t seed = 0;
@@ -87,8 +87,8 @@ struct RaOptions {
 };
 
 // Randomized Attention: per draw a key m ~ softmax(q_n . k_m), w = q_n + k_m + e, output f(w). Unbiased. Each draw costs as much
-// as softmax attention. Memory: that of one draw, plus one number per query and draw. Where Tq = Tk, queries
-// of masked keys have no gradient; their output is 0 if causal, and otherwise that of any other query.
+// as softmax attention. Memory: that of one draw, plus one number per query and draw. If Tq = Tk, queries
+// of masked keys have no gradient; their output is 0 if causal, otherwise that of any other query.
 void ra_attention(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& options = {});
 
 // The drawn m and e are constants here. They are drawn again, so no record is needed.

@@ -73,7 +73,7 @@ constexpr Extents<Rank> contiguous_strides(const Extents<Rank>& shape) {
 
 namespace detail {
 
-// A list in braces, which has to be complete: an array would take fewer numbers for zeros.
+// A list in braces that must be complete: an array would fill missing numbers with zeros.
 template <size_t Rank, size_t Count>
 constexpr Extents<Rank> extents_of(const int64_t (&list)[Count]) {
   static_assert(Count == Rank,

@@ -56,7 +56,7 @@ void print(const Json& json, bool as_json) {
   }
 }
 
-// Where a session stands.
+// Position and sampling of a session.
 Json session_facts(const std::filesystem::path& file) {
   const SessionFileInfo info = read_session_info(file);
   return {{"file", file.string()},
@@ -70,7 +70,7 @@ Json session_facts(const std::filesystem::path& file) {
           {"memories", info.memories}};
 }
 
-// What State::save wrote.
+// A file written by State::save.
 Json state_facts(const std::filesystem::path& file) {
   const StateShape shape = State::load(file).shape();
   return {{"file", file.string()},       {"image", kStateImage.noun}, {"bytes", std::filesystem::file_size(file)},
@@ -78,7 +78,7 @@ Json state_facts(const std::filesystem::path& file) {
           {"value_dim", shape.value_dim}};
 }
 
-// What WindowState::save wrote.
+// A file written by WindowState::save.
 Json window_state_facts(const std::filesystem::path& file) {
   const WindowState state = WindowState::load(file);
   const WindowStateShape& shape = state.shape();
@@ -102,7 +102,7 @@ Json window_state_facts(const std::filesystem::path& file) {
           {"chunk", shape.chunk}};
 }
 
-// Of any image, by its first bytes. Others are refused as sessions.
+// The kind of file, by its first bytes. Other files are reported as invalid sessions.
 Json facts_of(const std::filesystem::path& file) {
   std::string magic(kStateImage.magic.size(), '\0');
   std::ifstream(file, std::ios::binary).read(magic.data(), static_cast<std::streamsize>(magic.size()));

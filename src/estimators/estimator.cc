@@ -183,7 +183,7 @@ const Key& find_key(EstimatorKind kind, std::string_view name) {
                                     used.empty() ? "none" : fmt::format("one of {}", fmt::join(used, ", "))));
 }
 
-// The estimator of this kind that nothing more is said of: fields that the kind does not use stay as they are in all others.
+// The default estimator of this kind: fields that the kind does not use have the same value for all kinds.
 Estimator defaults_of(EstimatorKind kind, const Estimator& defaults) {
   Estimator estimator{.kind = kind};
   for (const Key& key : kKeys) {

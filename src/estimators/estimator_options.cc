@@ -4,8 +4,8 @@ namespace raffia {
 
 namespace {
 
-// Whether a call that trains nothing puts the samples of LARA on the means of their proposals. It does where nothing is said and
-// each sample has a mean of its own: several samples on one mean are one sample, and standard proposals all have the mean 0.
+// Whether evaluation uses the means of the proposals as samples of LARA. It does if `mean` is not set and each sample has its own
+// mean: several samples at one mean are one sample, and all standard proposals have the mean 0.
 bool takes_means(const Estimator& estimator) {
   const bool has_means =
       estimator.kind == EstimatorKind::lara && estimator.proposals != Proposals::standard && estimator.per_proposal == 1;

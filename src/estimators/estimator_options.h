@@ -7,8 +7,8 @@
 namespace raffia {
 
 SoftmaxOptions softmax_options(const Estimator& estimator, bool causal);  // softmax, window
-// lara; rfa in log space, whose proposals do not depend on the tokens. Where the estimator does not say whether samples are
-// means, this is a call that trains nothing: training says mean = false first.
+// lara; rfa in log space, whose proposals do not depend on the tokens. If the estimator does not set `mean`, this is for
+// evaluation: training sets mean = false before.
 LaraOptions lara_options(const Estimator& estimator);
 CausalLaraOptions causal_lara_options(const Estimator& estimator);
 EvaOptions eva_options(const Estimator& estimator);

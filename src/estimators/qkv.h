@@ -45,7 +45,7 @@ void zero_tokens(MutView4 view, int64_t b, int64_t begin, int64_t end);
 // Sets tokens outside of all sequences to zero.
 void zero_padding(MutView4 view, const Qkv& problem, int64_t Sequence::*tokens);
 
-// Zeroes the rows of masked tokens, where a token has a query and a key.
+// Sets the rows of masked tokens to zero, if each token has a query and a key.
 void zero_masked_queries(MutView4 view, const Qkv& problem);
 
 // An output that several steps add to. They add in fp32; if the output is bf16, it is rounded once at the end.

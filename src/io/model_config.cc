@@ -205,7 +205,7 @@ class Checks {
   std::string_view where_;
 };
 
-// What a key of an estimator means that the file does not name. Files did not always say `mean`: those samples were drawn.
+// Defaults for keys of an estimator that the file does not have. Older files have no `mean`: their samples were drawn.
 Estimator unnamed_keys() { return {.mean = false}; }
 
 // parse_estimator with the file and field in front.

@@ -14,9 +14,9 @@
 // whole length.
 //
 // Outputs that the forward pass left in bf16 are rounded, and dO . o with them: an error of 2^-9 |dO| |o| in the gradient of the
-// denominator, which is most of dPhiQ where few features are active and o hardly depends on q. It shows: phi(q) . dphi(q) is 0
-// where nothing was clamped, since o does not depend on the length of phi(q), and is the error times the denominator instead. So
-// it is found and taken out (remove_rounding). Only fold_gradient cannot: it has no state to find it with.
+// denominator, which is most of dPhiQ if few features are active and o hardly depends on q. The error can be measured: without
+// clamping phi(q) . dphi(q) is 0, since o does not depend on the length of phi(q); with rounding it is the error times the
+// denominator. So it is removed (remove_rounding), except in fold_gradient, which has no state to compute it.
 //
 // Gate: with h_t = phi(q_t) . dphi(q_t) and r_t = phi(k_t) . dphi(k_t), the gradient of log g_t is sum_{s >= t} (h_s - r_s) up to
 // the end of the block plus <S, dS> there; in double, and restarted in every block, so that nothing accumulates over the length.
@@ -190,8 +190,8 @@ inline HWY_NOINLINE void feature_gradient(size_t features, size_t panels, const 
   });
 }
 
-// Takes out of `dphi`, `dden` and B^T what rounding of the outputs added to the gradient of the denominators. `phi_k` null: keys
-// are in the state alone, and there is no B.
+// Removes from `dphi`, `dden` and B^T what rounding of the outputs added to the gradient of the denominators. `phi_k` null: keys
+// are only in the state, and there is no B.
 inline HWY_NOINLINE void remove_rounding(const QueryHead& head, size_t first, size_t count, const float* phi_q,
                                          const float* phi_k, const PackedState& state, const float* reach,
                                          const BackwardBuffers& buffers, float* dden) {

@@ -50,7 +50,7 @@ inline std::vector<int64_t> present_tokens(const Layout& layout, int64_t b, int6
   return tokens;
 }
 
-// Whether token i has a query and a key, which count together; else all queries count.
+// Whether each token has a query and a key, which are masked together; else all queries take part.
 inline bool is_self_attention(View4 q, View4 k, const Layout& layout) {
   return layout.cu_seqlens.empty() ? q.extent(1) == k.extent(1) : layout.cu_seqlens_k.empty();
 }

@@ -122,7 +122,7 @@ class AttentionImpl : public torch::nn::Module {
   // 0, the stored draw, in evaluation and without a pool; 1 + n % pool in training.
   uint32_t current_draw() const;
   // The estimator with the stream of random numbers of this layer and the current draw; in training samples are drawn unless
-  // it says otherwise.
+  // the estimator sets `mean`.
   Estimator current_estimator() const;
 
   int64_t head_dim() const { return options_.head_dim(); }

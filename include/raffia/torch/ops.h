@@ -7,8 +7,8 @@
 // Shapes as in attention.h: q [B, Tq, H, D], k [B, Tk, G, D], v [B, Tk, G, V], gate_logits [B, Tk, G], any strides. fp32 or bf16;
 // double runs the reference twins forward (slow: for gradient checks), and its gradients come from the fp32 kernels.
 // `valid` [B, Tk], bool, says which keys take part (True: takes part); undefined: all.
-// `cu_seqlens` [N + 1], int64, from 0 to T: N sequences end to end in a batch of one; states have N entries then. `cu_seqlens_k`:
-// those of keys, where they differ.
+// `cu_seqlens` [N + 1], int64, from 0 to T: N packed sequences in a batch of one; states then have N entries. `cu_seqlens_k`: the
+// same for keys, if they differ.
 // Second derivatives are not supported and raise an error.
 #ifndef RAFFIA_TORCH_OPS_H_
 #define RAFFIA_TORCH_OPS_H_

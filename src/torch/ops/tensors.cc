@@ -89,7 +89,7 @@ Layout layout_of(const char* op, const Tensor& q, const Tensor& k, const Tensor&
   };
   const Layout layout{
       .valid = view<2>(valid), .lengths = {}, .cu_seqlens = numbers(cu_seqlens), .cu_seqlens_k = numbers(cu_seqlens_k)};
-  // Here, too: reference twins trust their arguments.
+  // Checked here, too: the reference twins do not check their arguments.
   if (!layout.cu_seqlens.empty()) (void)sequences_of(op, layout, q.size(0), q.size(1), k.size(1));
   return layout;
 }

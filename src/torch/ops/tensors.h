@@ -53,20 +53,20 @@ struct QkvShape {
   // [batch, time, rest..], without time in a step.
   std::vector<int64_t> sizes(int64_t time, std::initializer_list<int64_t> rest) const;
 
-  // Sequences end to end in a batch of one: offsets [N + 1], int64; undefined where there are none. `cu_seqlens_k` are those of
-  // the keys where they differ. Checks all but the numbers, which layout_of() does.
+  // Packed sequences in a batch of one: offsets [N + 1], int64; undefined if there are none. `cu_seqlens_k`: the same for keys,
+  // if they differ. Checks everything except the offsets themselves, which layout_of() checks.
   void pack(const std::string& op, const Tensor& cu_seqlens, const Tensor& cu_seqlens_k = {});
 
   bool is_step;
   int64_t batch, queries, keys, heads, groups, dim, value_dim;
-  int64_t sequences;  // entries of a state: the batch, or as many as are packed
+  int64_t sequences;  // entries of a state: the batch, or the number of packed sequences
 };
 
-// Which tokens there are. Offsets are contiguous, and as long-lived as the layout. Throws InvalidArgument in the name of `op`.
+// Padding and packing. Offsets must be contiguous and outlive the layout. Throws InvalidArgument, which names `op`.
 Layout layout_of(const char* op, const Tensor& q, const Tensor& k, const Tensor& valid, const Tensor& cu_seqlens,
                  const Tensor& cu_seqlens_k = {});
 
-// An optional input whose numbers are read one by one: undefined, or contiguous.
+// An optional input that is read element by element: undefined, or contiguous.
 inline Tensor contiguous_or_undefined(const OptionalTensor& tensor) { return tensor ? tensor->contiguous() : Tensor(); }
 
 // fp32, or double if the inputs are; with `low`, `what` may also be bf16.

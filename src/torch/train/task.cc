@@ -28,7 +28,7 @@ Positions positions_of(const TrainOptions& options, const std::vector<Estimator>
   return all_gated ? Positions::none : Positions::rotary;
 }
 
-// A run that goes on takes samples in evaluation as it did when it began: runs did not always say how, but their models do.
+// A resumed run samples in evaluation as before: older runs did not save this option, but their models have it.
 void keep_means(ModelConfig& config, const std::filesystem::path& run) {
   std::vector<Estimator> all = config.estimators;
   all.push_back(config.cross);
