@@ -127,6 +127,14 @@ class DemoPage(unittest.TestCase):
         self.assertIn("4.11 against 4.14", parsed.text)
         self.assertIn("RFA-Gate is ahead of softmax by 0.031", parsed.text)
 
+    def test_models_within_the_noise_of_seeds_are_level(self):
+        write_results(self.place)
+        scores = json.loads((self.place / "softmax.eval.json").read_text())
+        scores[0]["nll"] = NLL[("rfa_gate", 256)] - 0.01
+        (self.place / "softmax.eval.json").write_text(json.dumps(scores))
+        subprocess.run([sys.executable, PAGE, str(self.place)], check=True)
+        self.assertIn("are level, 0.010 apart", Parsed((self.place / "index.html").read_text()).text)
+
     def test_counts_the_parameters_that_training_reports(self):
         text = Parsed(self.page()).text
         self.assertIn("725,004 (RFA-Gate) and 724,352 (softmax)", text)
