@@ -9,20 +9,22 @@ source scripts/tables.sh
 estimators=docs/estimators.md
 choosing=docs/choosing.md
 mkdir -p docs/img
-table $estimators walk approx --data walk --scale 1.5 --estimators rfa:log=true,lara,eva,ra --samples 16,64,256 --seeds 10 --threads 1 \
+table $estimators walk approx --data walk --scale 1.5 --estimators rfa:log=true,lara,lara:mean=false,eva,ra --samples 16,64,256 --seeds 10 --threads 1 \
   --plot docs/img/approx
-table $estimators walk-1 approx --data walk --scale 1 --estimators rfa:log=true,lara,eva --samples 16,64,256 --seeds 10 --threads 1
+table $estimators walk-1 approx --data walk --scale 1 --estimators rfa:log=true,lara,lara:mean=false,eva --samples 16,64,256 --seeds 10 --threads 1
 table $estimators draws approx --data walk --scale 1 --estimators ra --samples 1,4,16,64,256 --seeds 5 --threads 1
-table $estimators iid approx --data iid --scale 0.5,1,2 --estimators rfa:log=true,lara,eva,ra --samples 64 --seeds 5 --threads 1
+table $estimators iid approx --data iid --scale 0.5,1,2 --estimators rfa:log=true,lara,lara:mean=false,eva,ra --samples 64 --seeds 5 --threads 1
 table $estimators causal approx --causal --data walk --scale 1 --estimator eva:samples=0 --estimator eva:samples=64 \
   --estimator lara:samples=128 --estimator lara:samples=128,streaming=false --estimator window --estimator window:before=1 \
   --estimator hybrid:samples=64 --seeds 10 --threads 1
-table $estimators variants approx --data walk --scale 1 --estimator lara --estimator lara:proposals=qk-mixed --estimator lara:mean=true \
-  --estimator lara:draws=iid --estimator lara:weights=mis-opt --estimator lara:weights=mis-opt,strength=2 \
+table $estimators variants approx --data walk --scale 1 --estimator lara --estimator lara:mean=false --estimator lara:proposals=qk-mixed,mean=false \
+  --estimator lara:draws=iid,mean=false --estimator lara:weights=mis-opt,mean=false --estimator lara:weights=mis-opt,strength=2,mean=false \
   --estimator lara:samples=256,per-proposal=4 --estimator lara:samples=1024,per-proposal=16 --samples 64 --seeds 10 --threads 1
+table $estimators means approx --data walk,rw,iid --scale 1 --length 4096 --estimators lara,lara:mean=false --samples 16,64,256 --seeds 5 --threads 1
 table $estimators gaussian approx --target gaussian --data walk --scale 1 --estimators rfa --samples 16,64,256,1024 --seeds 5 --threads 1
-table $estimators matrix approx --data walk --scale 1.5 --length 256 --estimator eva:samples=32 --estimator lara:samples=64 \
+table $estimators matrix approx --data walk --scale 1.5 --length 256 --estimator eva:samples=32 --estimator lara:samples=64 --estimator lara:samples=64,mean=false \
   --estimator rfa:samples=64,log=true --seeds 1 --threads 1 --show-matrix docs/img/matrix
+table $choosing error-whole approx --data walk --scale 1 --length 4096 --estimators eva,lara,lara:mean=false,rfa:log=true --samples 64 --seeds 5 --threads 1
 table $choosing error approx --causal --data walk --scale 1 --length 2048 --estimator window --estimator hybrid:samples=64 --estimator eva:samples=64 \
   --estimator lara:samples=128 --seeds 5 --threads 1
 table $choosing time bench attention --causal --ops softmax,rfa_gate,hybrid,eva,lara --lengths 2048,8192 --threads 1 --repeats 7
