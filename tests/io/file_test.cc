@@ -147,7 +147,7 @@ TEST(MappedFileDeathTest, AFileThatIsCutShortIsNamedInOneLine) {
         volatile std::byte lost = mapped.bytes()[90000];
         (void)lost;
       },
-      testing::ExitedWithCode(1), "raffia: .*weights: was cut short while it was memory-mapped");
+      testing::ExitedWithCode(1), "raffia: .*weights: was truncated while it was memory-mapped");
 }
 
 }  // namespace

@@ -310,13 +310,13 @@ TEST_F(StateFile, RefusesTruncatedAndCorruptFiles) {
   EXPECT_THROW((void)State::load(path), FormatError);
 }
 
-TEST(StateFile, AHoleOfManyGigabytesIsNotRead) {
+TEST_F(StateFile, AHoleOfManyGigabytesIsNotRead) {
   Image image = random_state(kSmall, 1).to_bytes();
   const int64_t features = 1 << 20, value_dim = 9999, payload = (features * (value_dim + 1) + 2) * 4;
   put_i64(image, 32, features);
   put_i64(image, 40, value_dim);
   put_i64(image, 48, payload);
-  const fs::path path = fs::temp_directory_path() / ("state_hole." + std::to_string(::getpid()));
+  const fs::path path = directory_ / "hole";
   std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(image.data()), kHeader);
   fs::resize_file(path, kHeader + static_cast<uint64_t>(payload));
   std::string said = "accepted";
@@ -325,7 +325,6 @@ TEST(StateFile, AHoleOfManyGigabytesIsNotRead) {
   } catch (const FormatError& error) {
     said = error.what();
   }
-  fs::remove(path);
   EXPECT_NE(said.find("the rest is a hole, not a state"), std::string::npos) << said;
 }
 
