@@ -7,8 +7,8 @@ import command_case
 
 RAFFIA = sys.argv[1]
 # Long enough for some redraws, and with words that do not fit a narrow terminal.
-COMMAND = [RAFFIA, "bench", "attention", "--causal", "--ops", "softmax,rfa,rfa_gate,hybrid", "--lengths", "64,256,1024,2048",
-           "--repeats", "3", "--threads", "1"]
+COMMAND = [RAFFIA, "bench", "attention", "--causal", "--ops", "softmax,rfa,rfa_gate,hybrid", "--lengths", "64,256,1024",
+           "--repeats", "2", "--threads", "1"]
 
 
 class Screen(unittest.TestCase):

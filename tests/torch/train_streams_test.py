@@ -75,7 +75,7 @@ class Training(unittest.TestCase):
                 self.assertLess(len(line.split("\n")[0]), columns, repr(line))
 
     def test_it_speaks_as_raffia_train(self):
-        for arguments, said in ((["train", "lmm"], "raffia train: unknown command 'lmm': did you mean 'lm'?"),
+        for arguments, said in ((["train", "lmm"], "raffia: unknown command 'lmm': did you mean 'lm'?"),
                                 (["train", "lm", "--dtaa", "x"], "raffia train lm: unknown option '--dtaa': did you mean '--data'?"),
                                 (["train"], "raffia train: "), (["eval", "--dta", "x"], "raffia eval: "),
                                 (["bench", "train", "--lenths", "5"], "raffia bench train: unknown option '--lenths': did you mean")):
