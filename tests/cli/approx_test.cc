@@ -367,7 +367,7 @@ TEST_F(Approx, PicturesThatCannotBeDrawnAreFailures) {
   const Result without = approx("--estimators softmax --plot '" + (directory_ / "p").string() + "'" + kTiny, "PATH=/nonexistent");
   EXPECT_EQ(without.exit_code, 1);
   EXPECT_EQ(without.out, "") << "before measuring";
-  EXPECT_NE(without.err.find("--plot: gnuplot is not installed; it is in the package gnuplot-nox"), std::string::npos);
+  EXPECT_NE(without.err.find("--plot: gnuplot is not installed (apt-get install gnuplot-nox)"), std::string::npos);
   const Result unwritable = approx("--csv --estimators softmax --plot '" + (directory_ / "missing" / "p").string() + "'" + kTiny);
   EXPECT_EQ(unwritable.exit_code, 1);
   EXPECT_NE(unwritable.err.find("--plot"), std::string::npos) << unwritable.err;

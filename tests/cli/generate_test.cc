@@ -281,7 +281,7 @@ TEST_F(Generate, WhatCannotBeRunIsAFailureInOneLine) {
   const std::string lm = "generate " + model("lm-gate") + " ";
   expect_refused(1, "generate " + file("missing"), "missing");
   expect_refused(1, "generate " + model("classify-softmax") + " --prompt a", "is a model for classify, expected lm");
-  expect_refused(1, "generate " + model("translate-gate") + " --prompt a", "raffia translate runs it");
+  expect_refused(1, "generate " + model("translate-gate") + " --prompt a", "expected lm (use raffia translate)");
   expect_refused(1, lm + "--prompt-file " + file("missing"), "missing: cannot open");
   expect_refused(1, lm + "--prompt-file " + file("."), "cannot read: Is a directory");
   expect_refused(1, lm + "--state-in " + file("missing"), "missing");

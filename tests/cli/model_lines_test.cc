@@ -182,7 +182,7 @@ TEST_F(Classify, ImagesComeAsArrays) {
   expect_refused(1, base + file("flat.npy"), "flat.npy: has shape [576], expected [2, 12, 12]");
   pixels[5] = 255;
   directory_.write("bytes.npy", npy("(2, 2, 12, 12)", pixels));
-  expect_refused(1, base + file("bytes.npy"), "bytes.npy: holds 255, expected numbers from 0");
+  expect_refused(1, base + file("bytes.npy"), "bytes.npy: contains 255, expected numbers from 0");
   directory_.write("grey.pgm", "P2 2 1 9\n0 9\n");
   expect_refused(1, base + file("grey.pgm"), "grey.pgm: has shape [1, 1, 2], expected [2, 12, 12]");
   directory_.write("cut.ppm", "P6 2 1 9\nabc");

@@ -294,7 +294,7 @@ TEST(Model, WeightsMayBeReplacedByRenaming) {
 TEST(Model, SessionsThatAskForMuchMemoryAreRefusedWhenTheModelIsLoaded) {
   for (const std::string name : {"lm-hybrid", "lm-eva", "lm-lara"}) {
     ModelConfig config = config_of(name);
-    for (Estimator& estimator : config.estimators) estimator.window = 1 << 20;
+    for (Estimator& estimator : config.estimators) estimator.window = estimator.chunk = 1 << 20;
     const std::string said =
         refusal<FormatError>([&] { (void)Model::over(config, image_of(tensors_of(name)), nullptr, "image"); });
     EXPECT_NE(said.find("image: a new session of this model takes "), std::string::npos) << name << ": " << said;
@@ -304,6 +304,15 @@ TEST(Model, SessionsThatAskForMuchMemoryAreRefusedWhenTheModelIsLoaded) {
   copy_model("lm-eva", to);
   EXPECT_THROW((void)Model::load(to.path(), {.max_session_bytes = 100}), FormatError);
   EXPECT_NO_THROW((void)Model::load(to.path(), {.max_session_bytes = 10 << 20}));
+}
+
+TEST(Model, EstimatorsWhoseSettingsDoNotGoTogetherAreRefusedByFile) {
+  ModelConfig config = config_of("lm-eva");
+  for (Estimator& estimator : config.estimators) estimator.window = 1 << 20;  // chunks of a window are more than are kept
+  const std::string said =
+      refusal<FormatError>([&] { (void)Model::over(config, image_of(tensors_of("lm-eva")), nullptr, "image"); });
+  EXPECT_NE(said.find("image: no session can be made with the estimators in config.json: "), std::string::npos) << said;
+  EXPECT_NE(said.find("expected a multiple of"), std::string::npos) << said;
 }
 
 TEST(Model, SessionFilesAreNotReadBeforeTheirSizeFits) {
