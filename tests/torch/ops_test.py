@@ -284,10 +284,12 @@ class Packing(unittest.TestCase):
                 tensors = self.packed(names)
                 moving = [tensors[n] for n in names if n not in constants]
                 whole = call(name, tensors, cu_seqlens=ends)
-                apart = [call(name, self.piece(tensors, a, b)) for a, b in zip(self.ENDS, self.ENDS[1:])]
+                # Alone, an empty sequence has nothing to compare, and some ops refuse it.
+                filled = [i for i in range(len(self.ENDS) - 1) if self.ENDS[i] < self.ENDS[i + 1]]
+                apart = [call(name, self.piece(tensors, self.ENDS[i], self.ENDS[i + 1])) for i in filled]
                 torch.testing.assert_close(whole[0], torch.cat([x[0] for x in apart], 1), atol=2e-5, rtol=1e-4)
                 if op.startswith("causal") or op in ("rfa_gate", "hybrid"):
-                    torch.testing.assert_close(whole[1], torch.cat([x[1] for x in apart], 0), atol=2e-5, rtol=1e-4)
+                    torch.testing.assert_close(whole[1][filled], torch.cat([x[1] for x in apart], 0), atol=2e-5, rtol=1e-4)
                 torch.manual_seed(1)
                 weights = torch.randn_like(whole[0])
                 found = torch.autograd.grad((whole[0] * weights).sum(), moving)
