@@ -27,7 +27,7 @@ TEST(Json, DeepNestingIsRefusedByEveryReader) {
 
 TEST(Json, WhatIsNotJsonIsRefused) {
   for (const char* text : {"", "{", "[1,]", "nul", "{} {}"}) {
-    EXPECT_EQ(refusal<FormatError>([&] { (void)parse_json(text, "here"); }).rfind("here: is not JSON that can be read", 0), 0U);
+    EXPECT_EQ(refusal<FormatError>([&] { (void)parse_json(text, "here"); }).rfind("here: is not valid JSON", 0), 0U);
   }
 }
 

@@ -106,10 +106,10 @@ TEST(ModelConfig, FileWithUnknownMissingOrMistypedFieldIsRefusedByName) {
   EXPECT_NE(refusal_of(with(json, "\"rfa_gate\"", "\"rfagate\"")).find("field \"estimators\" is not an estimator"),
             std::string::npos);
   EXPECT_NE(refusal_of(with(json, "\"rfa_gate\"", "7")).find("field \"estimators\" has 7 at index 0"), std::string::npos);
-  EXPECT_NE(refusal_of("{").find("config.json: is not JSON"), std::string::npos);
+  EXPECT_NE(refusal_of("{").find("config.json: is not valid JSON"), std::string::npos);
   EXPECT_NE(refusal_of("[1]").find("expected a JSON object"), std::string::npos);
   EXPECT_NE(refusal_of(std::string(100000, '[')).find("nested deeper"), std::string::npos);
-  EXPECT_NE(refusal_of(with(json, R"("dropout": 0.0)", R"("dropout": 1e999)")).find("config.json: is not JSON"),
+  EXPECT_NE(refusal_of(with(json, R"("dropout": 0.0)", R"("dropout": 1e999)")).find("config.json: is not valid JSON"),
             std::string::npos);
 }
 
