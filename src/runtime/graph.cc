@@ -106,7 +106,13 @@ void Graph::require_session_bytes(uint64_t most) const {
   if (!decoder_) return;
   constexpr uint64_t kAlways = uint64_t{256} << 20, kTimesWeights = 8;
   if (most == 0) most = std::max<uint64_t>(kAlways, kTimesWeights * image_.size());
-  if (const uint64_t bytes = decoder_->memory_bytes(0); bytes > most) {
+  uint64_t bytes = 0;
+  try {
+    bytes = decoder_->memory_bytes(0);
+  } catch (const InvalidArgument& error) {  // settings of an estimator that do not fit each other
+    throw FormatError(fmt::format("{}: {} describes no session: {}", where_, kConfigFile, error.what()));
+  }
+  if (bytes > most) {
     throw FormatError(
         fmt::format("{}: a new session of this model takes {} bytes, expected at most {} (LoadOptions::max_session_bytes): check "
                     "window, samples and features of the estimators in {}",

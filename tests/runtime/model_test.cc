@@ -294,12 +294,21 @@ TEST(Model, WeightsMayBeReplacedByRenaming) {
 TEST(Model, SessionsThatAskForMuchMemoryAreRefusedWhenTheModelIsLoaded) {
   for (const std::string name : {"lm-hybrid", "lm-eva", "lm-lara"}) {
     ModelConfig config = config_of(name);
-    for (Estimator& estimator : config.estimators) estimator.window = 1 << 20;
+    for (Estimator& estimator : config.estimators) {
+      estimator.window = 1 << 20;
+      estimator.chunk = 1 << 19;
+    }
     const std::string said =
         refusal<FormatError>([&] { (void)Model::over(config, image_of(tensors_of(name)), nullptr, "image"); });
     EXPECT_NE(said.find("image: a new session of this model takes "), std::string::npos) << name << ": " << said;
     EXPECT_NE(said.find("expected at most 268,435,456"), std::string::npos) << name << ": " << said;
   }
+  ModelConfig wrong = config_of("lm-eva");
+  for (Estimator& estimator : wrong.estimators) estimator.window = 64;  // 32 chunks, of which 4 are kept
+  EXPECT_NE(refusal<FormatError>([&] {
+              (void)Model::over(wrong, image_of(tensors_of("lm-eva")), nullptr, "image");
+            }).find("image: config.json describes no session: "),
+            std::string::npos);
   const TemporaryDirectory to("model_test_limit");
   copy_model("lm-eva", to);
   EXPECT_THROW((void)Model::load(to.path(), {.max_session_bytes = 100}), FormatError);
