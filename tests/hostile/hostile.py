@@ -92,9 +92,12 @@ class Round:
             chosen = [job for number, job in self.jobs_of(part) if self.options.case in (None, number)]
             self.report.total += len(chosen)
             jobs += chosen
-        with ThreadPoolExecutor(self.options.jobs) as pool:
+        pool = ThreadPoolExecutor(self.options.jobs)
+        try:
             for future in [pool.submit(job) for job in jobs]:
                 future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
         return self.report.close()
 
 

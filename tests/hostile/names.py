@@ -54,7 +54,7 @@ SLOTS = {
     "train data": ("text.txt", lambda name: [b"train", b"lm", *option(b"data", name), b"--out", b"OUT", b"--no-plot", *RUN], True),
     "train config": ("text.txt", lambda name: [b"train", b"lm", *option(b"config", name), b"--out", b"OUT", *RUN], True),
     "eval model": ("run-lm", lambda name: [b"eval", b"--data", b"text.txt", b"--segment", b"16", b"--json", b"--", name], True),
-    "eval dump": (None, lambda name: [b"eval", b"run-lm", b"--data", b"text.txt", b"--segment", b"16", *option(b"dump-qkv", name), b"--json"], True),
+    "eval dump": (None, lambda name: [b"eval", b"run-lm", b"--data", b"text.txt", b"--segment", b"16", *option(b"dump-qkv", name)], True),
     "convert to": (None, lambda name: [b"convert", b"--to", b"rfa_gate", b"--", b"lm-softmax-learned", name], True),
 }
 MAY_BE_CREATED = (b"OUT",)
