@@ -325,6 +325,8 @@ TEST(RunFiles, DeeplyNestedJsonIsAnErrorOrLeftOut) {
   const TemporaryDirectory directory("data_test");
   const std::string nested = std::string(200'000, '[') + std::string(200'000, ']');
   EXPECT_EQ(read_log(directory.write("log.jsonl", "{\"step\": 1}\n{\"step\": " + nested + "}\n{\"step\": 2}\n")).size(), 2U);
+  EXPECT_EQ(
+      read_log(directory.write("log.jsonl", "{\"step\": 1}\n{\"step\": \"2\"}\n{\"loss\": 3}\n[4]\n{\"step\": 5}\n")).size(), 2U);
   std::filesystem::create_directories(directory.path() / "step-00000007");
   directory.write("step-00000007/trainer.json", "{\"files\": " + nested + "}");
   EXPECT_NE(refusal<FormatError>([&] { (void)CheckpointStore(directory.path()).verify(7); }).find("nested deeper than 64 levels"),

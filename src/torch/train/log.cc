@@ -42,9 +42,11 @@ std::vector<nlohmann::ordered_json> read_log(const std::filesystem::path& path) 
   for (const std::string_view line : lines_of(text)) {
     try {
       auto record = parse_ordered_json(line, path.string());
-      if (record.is_object()) records.push_back(std::move(record));
+      // Damaged lines are left out, and so is the incomplete last line of a killed run.
+      if (record.is_object() && record.contains("step") && record["step"].is_number_integer())
+        records.push_back(std::move(record));
     } catch (const FormatError&) {
-      continue;  // an incomplete line of a killed run
+      continue;
     }
   }
   return records;
