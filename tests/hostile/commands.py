@@ -18,14 +18,14 @@ FORBIDDEN = (
 NUMBERS_THAT_MUST_BE = ("probability", "log_probability", "score")
 
 
+PATIENCE = 6  # seconds of the clock for each of a CPU
+
+
 @dataclass
 class Limits:
-    seconds: float = 20
+    seconds: int = 20  # of a CPU: machines that are busy with other things do not count
     memory: int = 4 * GIGABYTE  # of addresses
     file_bytes: int = None  # of a file that the command writes; a write past it fails
-
-    def times(self, factor):
-        return Limits(self.seconds * factor, self.memory, self.file_bytes)
 
 
 TORCH = Limits(seconds=60, memory=16 * GIGABYTE)  # its libraries alone take 3 GB of addresses
@@ -57,7 +57,7 @@ class Commands:
 
     def shell(self, limits, redirections=""):
         """A prefix for argv that sets limits, then becomes the command."""
-        steps = ["ulimit -c 0"]
+        steps = ["ulimit -c 0", f"ulimit -t {limits.seconds}"]
         if self.with_memory_limit:
             steps.append(f"ulimit -v {limits.memory // 1024}")
         if limits.file_bytes is not None:  # in blocks of 512 bytes
@@ -74,7 +74,7 @@ class Commands:
         process = self.start(arguments, cwd, limits, redirections, stdin=pipe, stdout=pipe, stderr=pipe)
         timed_out = False
         try:
-            out, err = process.communicate(stdin, timeout=limits.seconds)
+            out, err = process.communicate(stdin, timeout=PATIENCE * limits.seconds)
         except subprocess.TimeoutExpired:
             timed_out = True
             end_group(process)

@@ -13,7 +13,7 @@ from mutations import mutated
 PART = "inputs"
 SEALED_SHARE = 0.85  # the others keep their wrong checksums
 # What a message may name: a file, or what a session came to that is no file's fault alone.
-NAMED = ("in/", "stdin", "out/run", "learned positions", "logit")
+NAMED = ("in/", "stdin", "out/run", "learned positions", "logit", "the last checkpoint")
 SPARSE_SHARE = 0.01  # grown to 40 GB of nothing
 KINDS = {".json": "json", ".jsonl": "json lines", ".safetensors": "tensors", ".state": "state", ".txt": "text", ".tsv": "text", ".toml": "text", ".pgm": "text", ".ppm": "text"}
 
