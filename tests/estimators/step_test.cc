@@ -159,7 +159,7 @@ TEST_P(StepOp, RoundsBf16OnceAtTheEnd) {
 }
 
 TEST_P(StepOp, SessionsOfTheirOwnEqualEntriesOfOneState) {
-  for_each_isa([this] {
+  for_each_isa([] {
     Case c({.op = GetParam(), .length = 5, .batch = 3, .heads = 4, .groups = 2, .seed = 75});
     c.add_initial_state();
     const Outcome together = run_steps(c);
