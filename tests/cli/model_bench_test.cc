@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kLayers = 2, kWidth = 32, kHeads = 2, kVocabulary = 50;
+constexpr int64_t kLayers = 2, kWidth = 32, kVocabulary = 50;
 const std::string kTiny = " --layers 2 --width 32 --heads 2 --vocabulary 50 --repeats 1";
 
 class ModelBench : public testing::Test {
