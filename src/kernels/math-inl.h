@@ -20,16 +20,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 // other one.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V at_least(D, V limit, V x) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::GetLane(x) < hn::GetLane(limit) ? limit : x;
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128  // the fallback: gcc 12 has the first, clang the second
+  return hn::IfThenElse(hn::Lt(x, limit), limit, x);
 #else
   return hn::Max(limit, x);
 #endif
 }
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V at_most(D, V limit, V x) {
-#if HWY_TARGET == HWY_SCALAR
-  return hn::GetLane(x) > hn::GetLane(limit) ? limit : x;
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  return hn::IfThenElse(hn::Gt(x, limit), limit, x);
 #else
   return hn::Min(limit, x);
 #endif

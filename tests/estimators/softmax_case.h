@@ -95,7 +95,7 @@ struct Case {
 
   void poison_key(int64_t b, int64_t j) {
     const auto poison = [&](std::vector<float>& values, int64_t width) {
-      std::fill_n(values.begin() + (b * shape.keys + j) * width, values.empty() ? 0 : width, kNan);
+      if (!values.empty()) std::fill_n(values.begin() + (b * shape.keys + j) * width, width, kNan);
     };
     poison(k, shape.groups * shape.dim);
     poison(v, shape.groups * shape.value_dim);
