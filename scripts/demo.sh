@@ -2,7 +2,7 @@
 # From a bare Debian or Ubuntu to a page of results: scripts/demo.sh [TEXT]
 # Installs packages, builds for this machine alone (in build/demo), trains an RFA-Gate language model and a softmax one of the same
 # size on TEXT (UTF-8; by default Jane Austen's novels, from the package r-cran-janeaustenr), scores both on held-out text, lets both
-# write, measures them, kills a session and restores it, and writes out/demo/index.html. Under 10 minutes on two cores.
+# write, measures them, kills a session and restores it, and writes out/demo/index.html. About a quarter of an hour on two cores, most of it the build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -7,7 +7,6 @@
 #   fuzz      every fuzz target over its corpus and a bounded number of new inputs (same build as asan)
 #   tsan      the tests in which threads meet, under ThreadSanitizer
 #   hostile   damaged files, kills, full disks and odd names against the built commands (a short round)
-#   names     clang-tidy's naming rules on the sources that the last commits touched
 # Exit status 0 only if every stage passed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -88,9 +87,9 @@ tested() {
 }
 
 if $all; then
-  echo "test.sh: everything; about 50 minutes on two cores if nothing was built before, 25 if ccache has the objects"
+  echo "test.sh: everything; about 80 minutes on two cores if nothing was built before, 30 if ccache has the objects"
 else
-  echo "test.sh: release build and all tests; about 15 minutes on two cores if nothing was built before, 5 if ccache has the objects"
+  echo "test.sh: release build and all tests; about 30 minutes on two cores if nothing was built before, 8 if ccache has the objects"
 fi
 stage setup scripts/setup.sh
 ((failed == 0)) || exit 1
@@ -101,7 +100,6 @@ if $all; then
   stage fuzz fuzz_targets
   tested tsan
   stage hostile tests/hostile/run.sh --short
-  stage names scripts/names.py
 fi
 
 for failure in "${failures[@]}"; do
