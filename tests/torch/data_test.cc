@@ -11,6 +11,7 @@
 
 #include "raffia/error.h"
 #include "raffia/random.h"
+#include "support/compressed_text.h"
 #include "support/refusal.h"
 #include "support/temporary_directory.h"
 #include "torch/libtorch.h"
@@ -292,16 +293,6 @@ TEST(RecallTask, ImpossibleDistancesAreRefused) {
   EXPECT_THROW(RecallTask({.distances = {}}), InvalidArgument);
   EXPECT_THROW(RecallTask({.pairs = 200, .keys = 100}), InvalidArgument);
 }
-
-// "two\nlines\n", compressed by gzip and by xz.
-constexpr std::string_view kGzip(
-    "\x1F\x8B\x08\x00\x00\x00\x00\x00\x02\x03\x2B\x29\xCF\xE7\xCA\xC9\xCC\x4B\x2D\xE6\x02\x00\x1C\x9E\x67\xBF\x0A\x00\x00\x00",
-    30);
-constexpr std::string_view kXz(
-    "\xFD\x37\x7A\x58\x5A\x00\x00\x04\xE6\xD6\xB4\x46\x02\x00\x21\x01\x16\x00\x00\x00\x74\x2F\xE5\xA3\x01\x00\x09\x74\x77\x6F\x0A"
-    "\x6C\x69\x6E\x65\x73\x0A\x00\x00\x00\x37\xEE\x89\x92\xB7\x52\x51\x29\x00\x01\x22\x0A\x15\x1A\xE1\x67\x1F\xB6\xF3\x7D\x01\x00"
-    "\x00\x00\x00\x04\x59\x5A",
-    68);
 
 TEST(Texts, CompressedFilesAreDecompressedForEveryTokenizer) {
   const TemporaryDirectory directory("data_test");
