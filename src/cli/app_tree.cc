@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -106,8 +107,8 @@ std::filesystem::path raffia_train_path() {
   return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path() / "raffia-train";
 }
 
-Json whole_tree(const CLI::App& app) {
-  Json tree = tree_of(root_of(app));
+Json whole_tree(const CommandLine& command) {
+  Json tree = tree_of(root_of(command.app()));
   if (const Json other = tree_of_raffia_train(); !other.is_null()) merge_trees(tree, other);
   return tree;
 }
@@ -116,9 +117,9 @@ std::string full_name(const CLI::App& app) {
   return app.get_parent() == nullptr ? app.get_name() : full_name(*app.get_parent()) + " " + app.get_name();
 }
 
-Run add_describe(CLI::App& app) {
-  app.group("");  // used by raffia itself, hidden from --help
-  return [&app] { std::cout << tree_of(root_of(app)).dump() << '\n'; };
+Run add_describe(CommandLine& command) {
+  command.hide();  // used by raffia itself
+  return [command] { std::cout << tree_of(root_of(command.app())).dump() << '\n'; };
 }
 
 }  // namespace raffia::cli

@@ -7,12 +7,18 @@
 #ifndef RAFFIA_CLI_APP_TREE_H_
 #define RAFFIA_CLI_APP_TREE_H_
 
-#include <CLI/CLI.hpp>
 #include <filesystem>
+#include <string>
+#include <string_view>
 
+#include "cli/command_line.h"
 #include "cli/table.h"
 
 namespace raffia::cli {
+
+// Begins the name of the validator that holds the values of a flag, joined by commas. It accepts any value, and --help does not
+// show it.
+inline constexpr std::string_view kChoices = "choices:";
 
 // The tree of `app` and its subcommands, without hidden commands.
 Json tree_of(const CLI::App& app);
@@ -23,8 +29,8 @@ void merge_trees(Json& tree, const Json& other);
 // The path of raffia-train: in the directory of this program.
 std::filesystem::path raffia_train_path();
 
-// The tree of raffia, with what raffia-train adds if it is installed. `app`: any command of raffia.
-Json whole_tree(const CLI::App& app);
+// The tree of raffia, with what raffia-train adds if it is installed. `command`: any command of raffia.
+Json whole_tree(const CommandLine& command);
 
 // "raffia bench attention".
 std::string full_name(const CLI::App& app);

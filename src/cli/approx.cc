@@ -489,80 +489,82 @@ double parse_real(const std::string& flag, const std::string& text, bool positiv
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value) || (positive && value <= 0)) {
-    throw CLI::ValidationError(flag, fmt::format("'{}' is not a {}number", text, positive ? "positive " : ""));
+    throw FlagError(flag, fmt::format("'{}' is not a {}number", text, positive ? "positive " : ""));
   }
   return value;
 }
 
 }  // namespace
 
-Run add_approx(CLI::App& app) {
+Run add_approx(CommandLine& command) {
   const auto flags = std::make_shared<ApproxFlags>();
-  app.add_option("--input", flags->input, "q.npy k.npy v.npy, or one .safetensors file: [T, D], [T, H, D] or [B, T, H, D]")
-      ->type_name("FILE")
-      ->expected(1, 3);
-  app.add_option_function<std::string>(
-         "--names", [flags](const std::string& text) { flags->names = split_list("--names", text); },
-         "Names of q, k and v in the .safetensors file")
-      ->type_name("LIST")
-      ->default_str("q,k,v");
-  add_names(app, "--data", kDataSets, flags->data, "Generated data: iid, walk, rw")->excludes("--input");
-  app.add_option_function<std::string>(
-         "--scale",
-         [flags](const std::string& text) {
-           flags->scales.clear();
-           for (const std::string& value : split_list("--scale", text)) {
-             flags->scales.push_back(parse_real("--scale", value, true));
-           }
-         },
-         "Scale of generated queries and keys; larger values give sharper attention")
-      ->type_name("LIST")
-      ->default_str("1")
-      ->excludes("--input");
-  add_positive(app, "--length", flags->length, "Tokens of generated data")->excludes("--input");
-  add_positive(app, "--head-dim", flags->head_dim, "d of generated data")->excludes("--input");
-  app.add_option_function<std::string>(
-         "--estimators",
-         [flags](const std::string& text) {
-           for (const std::string& spec : split_estimators("--estimators", text)) {
-             (void)parse_estimator_of("--estimators", spec);
-             flags->estimators.push_back(spec);
-           }
-         },
-         "Names or settings: rfa:log=true,lara:samples=64,mean=true,eva (default: rfa with positive features, lara, eva, ra)")
-      ->type_name("LIST");
-  app.add_option_function<std::vector<std::string>>(
-         "--estimator",
-         [flags](const std::vector<std::string>& specs) {
-           for (const std::string& spec : specs) {
-             (void)parse_estimator_of("--estimator", spec);
-             flags->estimators.push_back(spec);
-           }
-         },
-         "One estimator; may be repeated")
-      ->type_name("SPEC")
-      ->expected(1)
-      ->take_all();
-  add_positives(app, "--samples", flags->samples, "Numbers of samples, for estimators without samples=N");
-  add_positive(app, "--seeds", flags->seeds, "Number of runs, each with different data and random draws");
-  add_seed(app, "--seed", flags->seed, "The first seed");
-  app.add_flag("--causal", flags->causal, "Causal attention: queries see earlier tokens only");
+  command.add_values("--input", flags->input, 3, "q.npy k.npy v.npy, or one .safetensors file: [T, D], [T, H, D] or [B, T, H, D]")
+      .type_name("FILE");
+  command
+      .add_parsed(
+          "--names", [flags](const std::string& text) { flags->names = split_list("--names", text); },
+          "Names of q, k and v in the .safetensors file")
+      .type_name("LIST")
+      .default_text("q,k,v");
+  add_names(command, "--data", kDataSets, flags->data, "Generated data: iid, walk, rw").excludes("--input");
+  command
+      .add_parsed(
+          "--scale",
+          [flags](const std::string& text) {
+            flags->scales.clear();
+            for (const std::string& value : split_list("--scale", text)) {
+              flags->scales.push_back(parse_real("--scale", value, true));
+            }
+          },
+          "Scale of generated queries and keys; larger values give sharper attention")
+      .type_name("LIST")
+      .default_text("1")
+      .excludes("--input");
+  add_positive(command, "--length", flags->length, "Tokens of generated data").excludes("--input");
+  add_positive(command, "--head-dim", flags->head_dim, "d of generated data").excludes("--input");
+  command
+      .add_parsed(
+          "--estimators",
+          [flags](const std::string& text) {
+            for (const std::string& spec : split_estimators("--estimators", text)) {
+              (void)parse_estimator_of("--estimators", spec);
+              flags->estimators.push_back(spec);
+            }
+          },
+          "Names or settings: rfa:log=true,lara:samples=64,mean=true,eva (default: rfa with positive features, lara, eva, ra)")
+      .type_name("LIST");
+  command
+      .add_repeated(
+          "--estimator",
+          [flags](const std::string& spec) {
+            (void)parse_estimator_of("--estimator", spec);
+            flags->estimators.push_back(spec);
+          },
+          "One estimator; may be repeated")
+      .type_name("SPEC");
+  add_positives(command, "--samples", flags->samples, "Numbers of samples, for estimators without samples=N");
+  add_positive(command, "--seeds", flags->seeds, "Number of runs, each with different data and random draws");
+  add_seed(command, "--seed", flags->seed, "The first seed");
+  command.add_switch("--causal", flags->causal, "Causal attention: queries see earlier tokens only");
   add_name(
-      app, "--target", kTargets, flags->target,
+      command, "--target", kTargets, flags->target,
       "The exact attention to compare with: softmax, or gaussian (the kernel of unit vectors, which trig features estimate)");
-  app.add_option_function<std::string>(
-         "--gate-logit", [flags](const std::string& text) { flags->gate_logit = parse_real("--gate-logit", text, false); },
-         "Gate of rfa_gate and hybrid, before the sigmoid")
-      ->type_name("X")
-      ->default_str("6");
-  add_positive(app, "--threads", flags->threads, "Threads (default: all CPUs)", kMostThreads);
-  app.add_option("--plot", flags->plot,
-                 "Write PREFIX.svg/.png: error against samples, and PREFIX-time.svg/.png: against time (needs gnuplot)")
-      ->type_name("PREFIX");
-  app.add_option("--show-matrix", flags->matrix,
-                 "Write PREFIX.svg/.png: the attention matrices of the estimators and of exact attention (needs gnuplot)")
-      ->type_name("PREFIX");
-  add_format_flags(app, flags->output);
+  command
+      .add_parsed(
+          "--gate-logit", [flags](const std::string& text) { flags->gate_logit = parse_real("--gate-logit", text, false); },
+          "Gate of rfa_gate and hybrid, before the sigmoid")
+      .type_name("X")
+      .default_text("6");
+  add_positive(command, "--threads", flags->threads, "Threads (default: all CPUs)", kMostThreads);
+  command
+      .add("--plot", flags->plot,
+           "Write PREFIX.svg/.png: error against samples, and PREFIX-time.svg/.png: against time (needs gnuplot)")
+      .type_name("PREFIX");
+  command
+      .add("--show-matrix", flags->matrix,
+           "Write PREFIX.svg/.png: the attention matrices of the estimators and of exact attention (needs gnuplot)")
+      .type_name("PREFIX");
+  add_format_flags(command, flags->output);
   return [flags] { run(*flags); };
 }
 

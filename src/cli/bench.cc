@@ -117,34 +117,35 @@ double total_work(const std::vector<BenchGroup>& groups, int64_t repeats) {
 
 }  // namespace
 
-void add_bench_flags(CLI::App& app, BenchOptions& options) {
+void add_bench_flags(CommandLine& command, BenchOptions& options) {
   BenchShape& shape = options.shape;
-  add_names(app, "--ops", kOps, options.ops, "Contenders: softmax, rfa, rfa_gate, hybrid, lara, ra, eva");
-  add_names(app, "--input", kInputs, options.inputs, "features: phi(q) and phi(k) are given; qk: the op computes the map");
-  add_positives(app, "--lengths", options.lengths, "Tokens of a sequence");
-  add_positive(app, "--batch", shape.batch, "Sequences per batch");
-  add_positive(app, "--heads", shape.heads, "Query heads");
-  add_positive(app, "--kv-heads", shape.kv_heads, "Key/value heads, a divisor of --heads (default: --heads)");
-  add_positive(app, "--head-dim", shape.head_dim, "d: size of a query or key");
-  add_positive(app, "--value-dim", shape.value_dim, "dv: size of a value (default: --head-dim)");
-  add_positive(app, "--random-features", shape.random_features, "D: rows of the projection (trig: F = 2 D); causal eva: R");
-  add_positive(app, "--samples", shape.samples,
+  add_names(command, "--ops", kOps, options.ops, "Contenders: softmax, rfa, rfa_gate, hybrid, lara, ra, eva");
+  add_names(command, "--input", kInputs, options.inputs, "features: phi(q) and phi(k) are given; qk: the op computes the map");
+  add_positives(command, "--lengths", options.lengths, "Tokens of a sequence");
+  add_positive(command, "--batch", shape.batch, "Sequences per batch");
+  add_positive(command, "--heads", shape.heads, "Query heads");
+  add_positive(command, "--kv-heads", shape.kv_heads, "Key/value heads, a divisor of --heads (default: --heads)");
+  add_positive(command, "--head-dim", shape.head_dim, "d: size of a query or key");
+  add_positive(command, "--value-dim", shape.value_dim, "dv: size of a value (default: --head-dim)");
+  add_positive(command, "--random-features", shape.random_features, "D: rows of the projection (trig: F = 2 D); causal eva: R");
+  add_positive(command, "--samples", shape.samples,
                "lara: samples (64; causal 128); eva: chunks (64), or summaries kept (causal 256); ra: draws (1)");
-  add_positive(app, "--window", shape.window, "hybrid, eva, causal lara: tokens of a window, seen exactly");
-  add_positive(app, "--chunk", shape.chunk, "causal eva and lara: tokens per summary or proposal, a divisor of --window");
-  add_name(app, "--map", kMaps, shape.map, "Feature map: trig, arccos, positive, positive2, elu, relu");
-  add_positives(app, "--threads", options.threads, "Numbers of threads to measure with", kMostThreads);
-  add_positive(app, "--repeats", options.repeats, "Repetitions per contender; the fastest is reported");
-  add_name(app, "--dtype", kDTypes, shape.dtype, "Elements of inputs and outputs: f32, bf16");
-  add_name(app, "--layout", kLayouts, shape.layout, "Order of axes in memory: bthd, bhtd");
-  add_seed(app, "--seed", shape.seed, "Seed of the data and the map");
-  app.add_option_function<std::string>(
-         "--isa", [&options](const std::string& text) { options.isa = parse_name("--isa", text, kIsas); },
-         "Widest instruction set to use (default: the widest that the CPU supports)")
-      ->type_name("NAME");
-  app.add_flag("--no-softmax", options.no_softmax, "Do not measure softmax; ratio_to_softmax is null");
-  add_positive(app, "--softmax-max-length", options.softmax_max_length, "Measure softmax only up to this length");
-  add_format_flags(app, options.output);
+  add_positive(command, "--window", shape.window, "hybrid, eva, causal lara: tokens of a window, seen exactly");
+  add_positive(command, "--chunk", shape.chunk, "causal eva and lara: tokens per summary or proposal, a divisor of --window");
+  add_name(command, "--map", kMaps, shape.map, "Feature map: trig, arccos, positive, positive2, elu, relu");
+  add_positives(command, "--threads", options.threads, "Numbers of threads to measure with", kMostThreads);
+  add_positive(command, "--repeats", options.repeats, "Repetitions per contender; the fastest is reported");
+  add_name(command, "--dtype", kDTypes, shape.dtype, "Elements of inputs and outputs: f32, bf16");
+  add_name(command, "--layout", kLayouts, shape.layout, "Order of axes in memory: bthd, bhtd");
+  add_seed(command, "--seed", shape.seed, "Seed of the data and the map");
+  command
+      .add_parsed(
+          "--isa", [&options](const std::string& text) { options.isa = parse_name("--isa", text, kIsas); },
+          "Widest instruction set to use (default: the widest that the CPU supports)")
+      .type_name("NAME");
+  command.add_switch("--no-softmax", options.no_softmax, "Do not measure softmax; ratio_to_softmax is null");
+  add_positive(command, "--softmax-max-length", options.softmax_max_length, "Measure softmax only up to this length");
+  add_format_flags(command, options.output);
 }
 
 void check(BenchOptions& options) {

@@ -2,7 +2,6 @@
 #ifndef RAFFIA_CLI_BENCH_H_
 #define RAFFIA_CLI_BENCH_H_
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -73,8 +72,8 @@ struct BenchOptions {
   FormatFlags output;
 };
 
-// Registers the flags; `options` holds their defaults and must outlive the app.
-void add_bench_flags(CLI::App& app, BenchOptions& options);
+// Registers the flags; `options` holds their defaults and must outlive the command.
+void add_bench_flags(CommandLine& command, BenchOptions& options);
 
 // Throws UsageError if flags contradict each other, and limits the ISA.
 void check(BenchOptions& options);

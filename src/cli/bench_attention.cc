@@ -87,14 +87,13 @@ void run(AttentionBenchFlags& flags) {
 
 }  // namespace
 
-Run add_bench_attention(CLI::App& app) {
+Run add_bench_attention(CommandLine& command) {
   const auto flags = std::make_shared<AttentionBenchFlags>();
-  add_bench_flags(app, flags->bench);
-  add_names(app, "--passes", kPasses, flags->passes, "forward, backward, forward+backward");
-  app.add_flag("--causal", flags->causal, "Causal attention; rfa_gate and hybrid are always causal");
-  add_integers(app, "--segment", flags->segments, "Tokens per parallel segment; 0: chosen from the shape; -1: no segments");
-  app.add_option("--plot", flags->plot, "Write PREFIX.svg and PREFIX.png: time against length (needs gnuplot)")
-      ->type_name("PREFIX");
+  add_bench_flags(command, flags->bench);
+  add_names(command, "--passes", kPasses, flags->passes, "forward, backward, forward+backward");
+  command.add_switch("--causal", flags->causal, "Causal attention; rfa_gate and hybrid are always causal");
+  add_integers(command, "--segment", flags->segments, "Tokens per parallel segment; 0: chosen from the shape; -1: no segments");
+  command.add("--plot", flags->plot, "Write PREFIX.svg and PREFIX.png: time against length (needs gnuplot)").type_name("PREFIX");
   return [flags] { run(*flags); };
 }
 

@@ -14,11 +14,11 @@ struct PrefillFlags {
 
 }  // namespace
 
-Run add_bench_prefill(CLI::App& app) {
+Run add_bench_prefill(CommandLine& command) {
   const auto flags = std::make_shared<PrefillFlags>();
-  add_model_flags(app, flags->bench.models);
-  add_positives(app, "--lengths", flags->lengths, "Tokens of a prompt");
-  add_run_flags(app, flags->bench);
+  add_model_flags(command, flags->bench.models);
+  add_positives(command, "--lengths", flags->lengths, "Tokens of a prompt");
+  add_run_flags(command, flags->bench);
   return [flags] {
     std::vector<ModelTest> tests;
     for (const int64_t length : flags->lengths) tests.push_back({.kind = ModelTest::Kind::prefill, .tokens = length});

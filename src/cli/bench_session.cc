@@ -209,12 +209,12 @@ void run(const SessionFlags& flags) {
 
 }  // namespace
 
-Run add_bench_session(CLI::App& app) {
+Run add_bench_session(CommandLine& command) {
   const auto flags = std::make_shared<SessionFlags>();
-  add_model_flags(app, flags->bench.models);
-  add_counts(app, "--depths", flags->depths, "Tokens that a session has read before it is saved, restored and forked");
-  add_positive(app, "--prompt-tokens", flags->prompt, "Length of the prompt in the prefix cache, in tokens");
-  add_run_flags(app, flags->bench);
+  add_model_flags(command, flags->bench.models);
+  add_counts(command, "--depths", flags->depths, "Tokens that a session has read before it is saved, restored and forked");
+  add_positive(command, "--prompt-tokens", flags->prompt, "Length of the prompt in the prefix cache, in tokens");
+  add_run_flags(command, flags->bench);
   return [flags] { run(*flags); };
 }
 

@@ -101,12 +101,12 @@ BenchGroup group_at(const BenchOptions& options, int64_t depth) {
 
 }  // namespace
 
-Run add_bench_step(CLI::App& app) {
+Run add_bench_step(CommandLine& command) {
   const auto options = std::make_shared<BenchOptions>(BenchOptions{.ops = {Op::softmax, Op::rfa_gate},
                                                                    .inputs = {OpInput::features, OpInput::qk},
                                                                    .lengths = {512, 2048, 8192, 32768},
                                                                    .softmax_max_length = 131072});
-  add_bench_flags(app, *options);
+  add_bench_flags(command, *options);
   return [options] {
     check(*options);
     for (const Op op : options->ops) {

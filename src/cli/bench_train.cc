@@ -65,28 +65,28 @@ void run(TrainBenchFlags& flags) {
 
 }  // namespace
 
-Run add_bench_train(CLI::App& app) {
+Run add_bench_train(CommandLine& command) {
   const auto flags = std::make_shared<TrainBenchFlags>();
   BenchShape& shape = flags->bench.shape;
-  add_name(app, "--what", kWhats, flags->what, "layer: only the attention op; model: a language model and its loss");
-  add_names(app, "--ops", kTrainOps, flags->ops,
+  add_name(command, "--what", kWhats, flags->what, "layer: only the attention op; model: a language model and its loss");
+  add_names(command, "--ops", kTrainOps, flags->ops,
             "Contenders: softmax, window, rfa, rfa_gate, hybrid, lara, ra, eva; torch_softmax and torch_chunked (RFA-Gate) in "
             "plain torch");
-  add_positives(app, "--lengths", flags->bench.lengths, "Tokens of a sequence");
-  add_positive(app, "--batch", shape.batch, "Sequences per batch");
-  add_positive(app, "--heads", shape.heads, "Heads");
-  add_positive(app, "--head-dim", shape.head_dim, "d: size of a query, key or value; models are --heads times as wide");
-  add_positive(app, "--random-features", shape.random_features, "D: rows of the projection (F = 2 D); eva: R");
-  add_positive(app, "--samples", shape.samples, "lara: samples (128); eva: summaries kept (256); ra: draws (1)");
-  add_positive(app, "--window", shape.window, "window, hybrid, eva, lara: tokens of a window, seen exactly");
-  add_positive(app, "--chunk", shape.chunk, "eva and lara: tokens per summary or proposal, a divisor of --window");
-  add_positive(app, "--layers", flags->model.layers, "model: layers");
-  add_positive(app, "--vocabulary", flags->model.vocabulary, "model: number of token ids");
-  add_positives(app, "--threads", flags->bench.threads, "Numbers of threads to measure with", kMostThreads);
-  add_positive(app, "--repeats", flags->bench.repeats, "Repetitions per contender; the fastest is reported");
-  add_seed(app, "--seed", shape.seed, "Seed of the data and the maps");
-  add_positive(app, "--torch-max-length", flags->torch_max_length, "Measure torch_softmax only up to this length");
-  add_format_flags(app, flags->bench.output);
+  add_positives(command, "--lengths", flags->bench.lengths, "Tokens of a sequence");
+  add_positive(command, "--batch", shape.batch, "Sequences per batch");
+  add_positive(command, "--heads", shape.heads, "Heads");
+  add_positive(command, "--head-dim", shape.head_dim, "d: size of a query, key or value; models are --heads times as wide");
+  add_positive(command, "--random-features", shape.random_features, "D: rows of the projection (F = 2 D); eva: R");
+  add_positive(command, "--samples", shape.samples, "lara: samples (128); eva: summaries kept (256); ra: draws (1)");
+  add_positive(command, "--window", shape.window, "window, hybrid, eva, lara: tokens of a window, seen exactly");
+  add_positive(command, "--chunk", shape.chunk, "eva and lara: tokens per summary or proposal, a divisor of --window");
+  add_positive(command, "--layers", flags->model.layers, "model: layers");
+  add_positive(command, "--vocabulary", flags->model.vocabulary, "model: number of token ids");
+  add_positives(command, "--threads", flags->bench.threads, "Numbers of threads to measure with", kMostThreads);
+  add_positive(command, "--repeats", flags->bench.repeats, "Repetitions per contender; the fastest is reported");
+  add_seed(command, "--seed", shape.seed, "Seed of the data and the maps");
+  add_positive(command, "--torch-max-length", flags->torch_max_length, "Measure torch_softmax only up to this length");
+  add_format_flags(command, flags->bench.output);
   return [flags] { run(*flags); };
 }
 

@@ -31,7 +31,7 @@ namespace {
 
 struct ClassifyFlags {
   ModelToRun model;
-  std::vector<std::filesystem::path> files;
+  std::vector<std::string> files;
   bool whole = false, json = false;
   int64_t top = 1, most_tokens = 0;
   int threads = 0;
@@ -122,7 +122,7 @@ class TextClassifier {
 
 void classify_texts(const ClassifyFlags& flags, const Model& model, const Printer& printer) {
   TextClassifier classifier(flags, model);
-  std::vector<std::filesystem::path> files = flags.files;
+  std::vector<std::filesystem::path> files(flags.files.begin(), flags.files.end());
   if (files.empty()) files.emplace_back("-");
   for (const auto& file : files) {
     Input input(file);
@@ -185,12 +185,12 @@ void classify_images(const ClassifyFlags& flags, const Model& model, const Print
     if (shape.size() == 3) shape.insert(shape.begin(), 1);
     if (shape.size() != 4 || !std::equal(image.begin(), image.end(), shape.begin() + 1)) {
       throw FormatError(
-          fmt::format("{}: has shape {}, expected {} or several of these", file.string(), to_string(found), to_string(image)));
+          fmt::format("{}: has shape {}, expected {} or several of these", file, to_string(found), to_string(image)));
     }
     const size_t each = pixels.values.size() / static_cast<size_t>(std::max<int64_t>(shape[0], 1));
     for (int64_t i = 0; i < shape[0]; ++i) {
       const auto values = std::span(pixels.values).subspan(static_cast<size_t>(i) * each, each);
-      printer.print(file.string(), i + 1, classify_image(model, values, {.threads = flags.threads}));
+      printer.print(file, i + 1, classify_image(model, values, {.threads = flags.threads}));
     }
   }
 }
@@ -210,19 +210,20 @@ void run(const ClassifyFlags& flags) {
 
 }  // namespace
 
-Run add_classify(CLI::App& app) {
+Run add_classify(CommandLine& command) {
   const auto flags = std::make_shared<ClassifyFlags>();
-  add_model(app, flags->model);
-  app.add_option(
-         "files", flags->files,
-         "Texts, one per line (default: stdin); images: .png, .jpg, .pgm, .ppm, .npy, IDX (one channel), CIFAR-10's .bin (three)")
-      ->type_name("FILE");
-  add_positive(app, "--top", flags->top, "Number of classes to print, most likely first");
-  app.add_flag("--whole", flags->whole, "Read each file as one text");
-  add_positive(app, "--most-tokens", flags->most_tokens,
+  add_model(command, flags->model);
+  command
+      .add_values("files", flags->files, CommandLine::kAnyNumber,
+                  "Texts, one per line (default: stdin); images: .png, .jpg, .pgm, .ppm, .npy, IDX (one channel), CIFAR-10's "
+                  ".bin (three)")
+      .type_name("FILE");
+  add_positive(command, "--top", flags->top, "Number of classes to print, most likely first");
+  command.add_switch("--whole", flags->whole, "Read each file as one text");
+  add_positive(command, "--most-tokens", flags->most_tokens,
                "Maximum number of tokens read of a text (default: as many as the model supports)");
-  app.add_flag("--json", flags->json, "Print one JSON object per line");
-  add_threads(app, flags->threads);
+  command.add_switch("--json", flags->json, "Print one JSON object per line");
+  add_threads(command, flags->threads);
   return [flags] { run(*flags); };
 }
 

@@ -1,35 +1,36 @@
-// A command registers its flags on a CLI11 app and returns the function that runs it after parsing.
+// A command adds its flags to a command line and returns the function that runs it after parsing.
 #ifndef RAFFIA_CLI_COMMAND_H_
 #define RAFFIA_CLI_COMMAND_H_
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <stdexcept>
 #include <string>
+
+#include "cli/command_line.h"
 
 namespace raffia::cli {
 
 using Run = std::function<void()>;
 
-Run add_approx(CLI::App& app);
-Run add_bench_attention(CLI::App& app);
-Run add_bench_decode(CLI::App& app);
-Run add_bench_prefill(CLI::App& app);
-Run add_bench_session(CLI::App& app);
-Run add_bench_step(CLI::App& app);
-Run add_classify(CLI::App& app);
-Run add_completion(CLI::App& app);
-Run add_describe(CLI::App& app);
-Run add_generate(CLI::App& app);
-Run add_import_hf(CLI::App& app);
-Run add_import_llama2c(CLI::App& app);
-Run add_info(CLI::App& app);
-Run add_man(CLI::App& app);
-Run add_quantize(CLI::App& app);
-Run add_state_info(CLI::App& app);
-Run add_state_restore(CLI::App& app);
-Run add_state_save(CLI::App& app);
-Run add_translate(CLI::App& app);
+Run add_approx(CommandLine& command);
+Run add_bench_attention(CommandLine& command);
+Run add_bench_decode(CommandLine& command);
+Run add_bench_prefill(CommandLine& command);
+Run add_bench_session(CommandLine& command);
+Run add_bench_step(CommandLine& command);
+Run add_classify(CommandLine& command);
+Run add_completion(CommandLine& command);
+Run add_describe(CommandLine& command);
+Run add_generate(CommandLine& command);
+Run add_import_hf(CommandLine& command);
+Run add_import_llama2c(CommandLine& command);
+Run add_info(CommandLine& command);
+Run add_man(CommandLine& command);
+Run add_quantize(CommandLine& command);
+Run add_state_info(CommandLine& command);
+Run add_state_restore(CommandLine& command);
+Run add_state_save(CommandLine& command);
+Run add_translate(CommandLine& command);
 
 // Flags that are valid one by one but contradict each other: exit code 2, like any other bad usage.
 class UsageError : public std::runtime_error {

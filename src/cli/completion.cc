@@ -186,10 +186,10 @@ constexpr Named<Writer> kShells[] = {{"bash", bash_script}, {"zsh", zsh_script},
 
 }  // namespace
 
-Run add_completion(CLI::App& app) {
+Run add_completion(CommandLine& command) {
   const auto writer = std::make_shared<Writer>(bash_script);
-  add_name(app, "shell", kShells, *writer, "bash, zsh or fish")->required()->default_str("");
-  return [&app, writer] { std::cout << (*writer)(whole_tree(app)); };
+  add_name(command, "shell", kShells, *writer, "bash, zsh or fish").required().default_text("");
+  return [command, writer] { std::cout << (*writer)(whole_tree(command)); };
 }
 
 }  // namespace raffia::cli

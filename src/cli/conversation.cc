@@ -66,7 +66,7 @@ class Conversation {
       } else {
         answer(std::string_view(line).substr(line.starts_with("//") ? 1 : 0));
       }
-    } catch (const CLI::ValidationError& error) {
+    } catch (const FlagError& error) {
       say("{}", error.what());
     } catch (const Error& error) {  // a wrong file or number does not end the conversation
       say("{}", error.what());

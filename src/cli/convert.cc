@@ -128,28 +128,27 @@ void run(const ConvertFlags& flags) {
 
 }  // namespace
 
-Run add_convert(CLI::App& app) {
+Run add_convert(CommandLine& command) {
   const auto flags = std::make_shared<ConvertFlags>();
-  app.add_option("model", flags->model, "Directory of a language model with softmax attention")->type_name("DIR")->required();
-  app.add_option("out", flags->out, "Directory to write")->type_name("OUT")->required();
-  app.add_option("--to", flags->to,
-                 "Attention of all layers, or one per layer separated by ';': rfa_gate, rfa, hybrid, eva, lara, window; softmax "
-                 "keeps a layer unchanged")
-      ->type_name("TEXT")
-      ->required();
-  app.add_option("--data", flags->data, "Text to fit maps and gates on; without it they are initialised as in a new model")
-      ->type_name("FILE");
-  app.add_flag("--no-positions", flags->no_positions, "Drop rotary positions (default: keep them)");
-  add_positive(app, "--samples", flags->samples, "Number of random features or samples, unless --to sets it");
-  add_positive(app, "--segment", flags->fit.segment, "Tokens per segment of --data; each is read from empty memory");
-  add_positive(app, "--segments", flags->fit.segments, "Number of segments of --data to fit to");
-  app.add_option("--fit-steps", flags->fit.steps, "Steps of Adam on the new parameters; 0: only the search for a scale")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  add_seed(app, "--seed", flags->seed, "Seed of random features");
-  add_positive(app, "--threads", flags->threads, "Threads (default: chosen by torch)", kMostThreads);
-  app.add_flag("--force", flags->force, "Replace an existing model");
-  add_format_flags(app, flags->output);
+  command.add("model", flags->model, "Directory of a language model with softmax attention").type_name("DIR").required();
+  command.add("out", flags->out, "Directory to write").type_name("OUT").required();
+  command
+      .add("--to", flags->to,
+           "Attention of all layers, or one per layer separated by ';': rfa_gate, rfa, hybrid, eva, lara, window; softmax "
+           "keeps a layer unchanged")
+      .type_name("TEXT")
+      .required();
+  command.add("--data", flags->data, "Text to fit maps and gates on; without it they are initialised as in a new model")
+      .type_name("FILE");
+  command.add_switch("--no-positions", flags->no_positions, "Drop rotary positions (default: keep them)");
+  add_positive(command, "--samples", flags->samples, "Number of random features or samples, unless --to sets it");
+  add_positive(command, "--segment", flags->fit.segment, "Tokens per segment of --data; each is read from empty memory");
+  add_positive(command, "--segments", flags->fit.segments, "Number of segments of --data to fit to");
+  add_count(command, "--fit-steps", flags->fit.steps, "Steps of Adam on the new parameters; 0: only the search for a scale");
+  add_seed(command, "--seed", flags->seed, "Seed of random features");
+  add_positive(command, "--threads", flags->threads, "Threads (default: chosen by torch)", kMostThreads);
+  command.add_switch("--force", flags->force, "Replace an existing model");
+  add_format_flags(command, flags->output);
   return [flags] { run(*flags); };
 }
 

@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
-
+#include "cli/command_line.h"
 #include "core/split.h"
 #include "raffia/error.h"
 
@@ -12,7 +11,7 @@ namespace raffia::cli {
 std::vector<std::string> split_estimators(const std::string& flag, const std::string& text) {
   std::vector<std::string> specs;
   for (const std::string_view part : split(text, ',')) {
-    if (part.empty()) throw CLI::ValidationError(flag, fmt::format("'{}' contains an empty value", text));
+    if (part.empty()) throw FlagError(flag, fmt::format("'{}' contains an empty value", text));
     const bool is_setting = part.find('=') != std::string_view::npos && part.find(':') == std::string_view::npos;
     if (is_setting && !specs.empty()) {
       specs.back().append(",").append(part);
@@ -27,7 +26,7 @@ Estimator parse_estimator_of(const std::string& flag, const std::string& spec) {
   try {
     return parse_estimator(spec);
   } catch (const InvalidArgument& error) {
-    throw CLI::ValidationError(flag, error.what());
+    throw FlagError(flag, error.what());
   }
 }
 

@@ -9,7 +9,7 @@
 
 namespace raffia::cli {
 
-// Splits at the commas between estimators: a setting belongs to the estimator before it. Throws CLI::ValidationError.
+// Splits at the commas between estimators: a setting belongs to the estimator before it. Throws FlagError.
 std::vector<std::string> split_estimators(const std::string& flag, const std::string& text);
 
 // parse_estimator, with errors that name the flag.

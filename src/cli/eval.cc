@@ -72,35 +72,39 @@ void run(const EvalFlags& flags) {
 
 }  // namespace
 
-Run add_eval(CLI::App& app) {
+Run add_eval(CommandLine& command) {
   const auto flags = std::make_shared<EvalFlags>();
-  app.add_option("model", flags->model, "Directory of the model")->type_name("DIR")->required();
-  app.add_option("--data", flags->data,
-                 "Data to evaluate on: a text; the prefix of two files of sentences; a file of lines label TAB text; a directory "
-                 "of images")
-      ->type_name("PATH")
-      ->required();
-  add_positive(app, "--batch", flags->batch, "Segments, sentences, texts or images per batch");
-  add_positive(app, "--threads", flags->threads, "Threads (default: chosen by torch)", kMostThreads);
-  add_positives(app, "--segments,--segment", flags->segments,
+  command.add("model", flags->model, "Directory of the model").type_name("DIR").required();
+  command
+      .add("--data", flags->data,
+           "Data to evaluate on: a text; the prefix of two files of sentences; a file of lines label TAB text; a directory "
+           "of images")
+      .type_name("PATH")
+      .required();
+  add_positive(command, "--batch", flags->batch, "Segments, sentences, texts or images per batch");
+  add_positive(command, "--threads", flags->threads, "Threads (default: chosen by torch)", kMostThreads);
+  add_positives(command, "--segments,--segment", flags->segments,
                 "lm: tokens per segment, each read from empty memory; one evaluation per length (default: as trained)");
-  add_names(app, "--memory", kMemories, flags->memory,
+  add_names(command, "--memory", kMemories, flags->memory,
             "lm: memory reset at the start of each segment, or carried through the whole text (default: both, if the model can)");
-  app.add_option("--dump-qkv", flags->dump,
-                 "lm: write queries, keys and values of the first segment to a .safetensors file for raffia approx, and stop")
-      ->type_name("FILE");
-  app.add_option_function<std::string>(
-         "--layer", [flags](const std::string& text) { flags->layer = parse_integer("--layer", text); },
-         "With --dump-qkv: only this layer, counted from 0, as q, k and v (default: all layers, as layers.0.q and so on)")
-      ->type_name("N");
-  app.add_option("--source", flags->source, "translate: suffix of the source file (default: as trained)")->type_name("TEXT");
-  app.add_option("--target", flags->target, "translate: suffix of the target file (default: as trained)")->type_name("TEXT");
-  app.add_option("--label-column", flags->label_column,
-                 "classify: column of the label, a number from 1 or a name in the first line (default: as trained)")
-      ->type_name("TEXT");
-  add_positive(app, "--text-column", flags->text_column, "classify: column of the text (default: as trained)");
-  app.add_flag("--header", flags->header, "classify: skip the first line, which has column names");
-  add_format_flags(app, flags->output);
+  command
+      .add("--dump-qkv", flags->dump,
+           "lm: write queries, keys and values of the first segment to a .safetensors file for raffia approx, and stop")
+      .type_name("FILE");
+  command
+      .add_parsed(
+          "--layer", [flags](const std::string& text) { flags->layer = parse_integer("--layer", text); },
+          "With --dump-qkv: only this layer, counted from 0, as q, k and v (default: all layers, as layers.0.q and so on)")
+      .type_name("N");
+  command.add("--source", flags->source, "translate: suffix of the source file (default: as trained)").type_name("TEXT");
+  command.add("--target", flags->target, "translate: suffix of the target file (default: as trained)").type_name("TEXT");
+  command
+      .add("--label-column", flags->label_column,
+           "classify: column of the label, a number from 1 or a name in the first line (default: as trained)")
+      .type_name("TEXT");
+  add_positive(command, "--text-column", flags->text_column, "classify: column of the text (default: as trained)");
+  command.add_switch("--header", flags->header, "classify: skip the first line, which has column names");
+  add_format_flags(command, flags->output);
   return [flags] { run(*flags); };
 }
 

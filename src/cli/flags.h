@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -14,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/command_line.h"
 #include "cli/table.h"
 
 namespace raffia::cli {
@@ -22,7 +22,7 @@ inline constexpr int64_t kMostThreads = 1024;  // more is probably a typing erro
 // More than any size that fits in memory, and small enough that products of two do not overflow.
 inline constexpr int64_t kLargestInteger = 1'000'000'000;
 
-// Parses the text of one value. Throws CLI::ValidationError, whose message starts with `flag`.
+// Parses the text of one value. Throws FlagError, whose message starts with `flag`.
 int64_t parse_integer(const std::string& flag, std::string_view text);
 int64_t parse_positive(const std::string& flag, std::string_view text, int64_t most = kLargestInteger);
 int64_t parse_count(const std::string& flag, std::string_view text, int64_t most = kLargestInteger);  // 0 or more
@@ -32,23 +32,21 @@ uint64_t parse_seed(const std::string& flag, std::string_view text);
 std::vector<std::string> split_list(const std::string& flag, const std::string& text);
 
 // A flag with one value, or with a comma-separated list of values. The value of the target is the default.
-CLI::Option* add_positive(CLI::App& app, const std::string& flag, int64_t& target, const std::string& description,
-                          int64_t most = kLargestInteger);
-CLI::Option* add_positive(CLI::App& app, const std::string& flag, std::optional<int64_t>& target, const std::string& description);
-CLI::Option* add_count(CLI::App& app, const std::string& flag, int64_t& target, const std::string& description);  // 0 or more
-CLI::Option* add_seed(CLI::App& app, const std::string& flag, uint64_t& target, const std::string& description);
-// Rejects an empty name, such as an unset shell variable gives.
-CLI::Validator file_name();
-CLI::Option* add_threads(CLI::App& app, int& target);  // --threads of one run; 0, the default: one per CPU
+Flag add_positive(CommandLine& command, const std::string& flag, int64_t& target, const std::string& description,
+                  int64_t most = kLargestInteger);
+Flag add_positive(CommandLine& command, const std::string& flag, std::optional<int64_t>& target, const std::string& description);
+Flag add_count(CommandLine& command, const std::string& flag, int64_t& target, const std::string& description);  // 0 or more
+Flag add_seed(CommandLine& command, const std::string& flag, uint64_t& target, const std::string& description);
+Flag add_threads(CommandLine& command, int& target);  // --threads of one run; 0, the default: one per CPU
 
 // A number from `least` to `most`.
 double parse_number(const std::string& flag, std::string_view text, double least, double most);
-CLI::Option* add_number(CLI::App& app, const std::string& flag, double& target, double least, double most,
-                        const std::string& description);
-CLI::Option* add_positives(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description,
-                           int64_t most = kLargestInteger);
-CLI::Option* add_counts(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
-CLI::Option* add_integers(CLI::App& app, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
+Flag add_number(CommandLine& command, const std::string& flag, double& target, double least, double most,
+                const std::string& description);
+Flag add_positives(CommandLine& command, const std::string& flag, std::vector<int64_t>& target, const std::string& description,
+                   int64_t most = kLargestInteger);
+Flag add_counts(CommandLine& command, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
+Flag add_integers(CommandLine& command, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
 
 // --json, --csv, --md: how records are printed.
 struct FormatFlags {
@@ -56,11 +54,7 @@ struct FormatFlags {
 
   Format format() const { return json ? Format::json : csv ? Format::csv : Format::markdown; }
 };
-void add_format_flags(CLI::App& app, FormatFlags& target);
-
-// The values of a flag for shell completion. It accepts any value, and --help does not show it.
-inline constexpr std::string_view kChoices = "choices:";
-CLI::Validator choices(const std::string& joined);  // "f32,bf16,int8"
+void add_format_flags(CommandLine& command, FormatFlags& target);
 
 // The names that a flag accepts, and their values.
 template <typename Value>
@@ -79,7 +73,7 @@ Value parse_name(const std::string& flag, const std::string& text, const Names<V
     if (name == text) return value;
     known.push_back(name);
   }
-  throw CLI::ValidationError(flag, fmt::format("'{}' is unknown, expected one of {}", text, fmt::join(known, ", ")));
+  throw FlagError(flag, fmt::format("'{}' is unknown, expected one of {}", text, fmt::join(known, ", ")));
 }
 
 template <typename Value, size_t kCount>
@@ -95,32 +89,32 @@ std::string joined_names(const Names<Value, kCount>& names) {
 }
 
 template <typename Value, size_t kCount>
-CLI::Option* add_name(CLI::App& app, const std::string& flag, const Names<Value, kCount>& names, Value& target,
-                      const std::string& description) {
-  return app
-      .add_option_function<std::string>(
+Flag add_name(CommandLine& command, const std::string& flag, const Names<Value, kCount>& names, Value& target,
+              const std::string& description) {
+  return command
+      .add_parsed(
           flag, [&target, &names, flag](const std::string& text) { target = parse_name(flag, text, names); }, description)
-      ->type_name("NAME")
-      ->check(choices(joined_names(names)))
-      ->default_str(std::string(name_in(names, target)));
+      .type_name("NAME")
+      .choices(joined_names(names))
+      .default_text(std::string(name_in(names, target)));
 }
 
 template <typename Value, size_t kCount>
-CLI::Option* add_names(CLI::App& app, const std::string& flag, const Names<Value, kCount>& names, std::vector<Value>& target,
-                       const std::string& description) {
+Flag add_names(CommandLine& command, const std::string& flag, const Names<Value, kCount>& names, std::vector<Value>& target,
+               const std::string& description) {
   std::vector<std::string_view> defaults;
   for (const Value value : target) defaults.push_back(name_in(names, value));
-  return app
-      .add_option_function<std::string>(
+  return command
+      .add_parsed(
           flag,
           [&target, &names, flag](const std::string& text) {
             target.clear();
             for (const std::string& name : split_list(flag, text)) target.push_back(parse_name(flag, name, names));
           },
           description)
-      ->type_name("LIST")
-      ->check(choices(joined_names(names)))
-      ->default_str(fmt::format("{}", fmt::join(defaults, ",")));
+      .type_name("LIST")
+      .choices(joined_names(names))
+      .default_text(fmt::format("{}", fmt::join(defaults, ",")));
 }
 
 }  // namespace raffia::cli

@@ -172,41 +172,40 @@ void run(const Flags& flags) {
 
 }  // namespace
 
-Run add_generate(CLI::App& app) {
+Run add_generate(CommandLine& command) {
   const auto flags = std::make_shared<Flags>();
-  add_model(app, flags->model);
-  add_prompt_flags(app, flags->prompt);
-  add_positive(app, "--tokens", flags->tokens, "Maximum number of tokens to generate; with --interactive: per answer");
-  app.add_option_function<std::string>(
-         "--stop",
-         [flags](const std::string& text) {
-           if (text.empty()) throw CLI::ValidationError("--stop", "is empty, expected the text to stop at");
-           flags->stop.push_back(text);
-         },
-         "Stop when this text is generated (it is not printed); may be repeated")
-      ->type_name("TEXT")
-      ->trigger_on_parse();
-  add_sampling_flags(app, flags->sampling);
-  app.add_option("--state-in", flags->state_in,
-                 "Continue from the state in this file; its sampling options apply unless flags change them")
-      ->type_name("FILE")
-      ->check(file_name());
-  app.add_option("--state-out", flags->state_out, "Save the state at the end, also after Ctrl-C")
-      ->type_name("FILE")
-      ->check(file_name());
-  CLI::Option* json = app.add_flag("--json", flags->json, "Print text, ids, log probabilities and figures as JSON");
-  CLI::Option* echo = app.add_flag("--echo", flags->echo, "Also print the prompt")->excludes(json);
-  CLI::Option* logprobs =
-      app.add_flag("--logprobs", flags->logprobs, "Print each token and its log probability on stderr")->excludes(json);
-  CLI::Option* interactive =
-      app.add_flag("--interactive", flags->interactive, "Read lines and answer each; /help lists the commands")
-          ->excludes(json)
-          ->excludes(echo)
-          ->excludes(logprobs);
-  add_positive(app, "--snapshot-every", flags->snapshot_every,
+  add_model(command, flags->model);
+  add_prompt_flags(command, flags->prompt);
+  add_positive(command, "--tokens", flags->tokens, "Maximum number of tokens to generate; with --interactive: per answer");
+  command
+      .add_repeated(
+          "--stop",
+          [flags](const std::string& text) {
+            if (text.empty()) throw FlagError("--stop", "is empty, expected the text to stop at");
+            flags->stop.push_back(text);
+          },
+          "Stop when this text is generated (it is not printed); may be repeated")
+      .type_name("TEXT");
+  add_sampling_flags(command, flags->sampling);
+  command
+      .add("--state-in", flags->state_in,
+           "Continue from the state in this file; its sampling options apply unless flags change them")
+      .type_name("FILE")
+      .file_name();
+  command.add("--state-out", flags->state_out, "Save the state at the end, also after Ctrl-C").type_name("FILE").file_name();
+  const Flag json = command.add_switch("--json", flags->json, "Print text, ids, log probabilities and figures as JSON");
+  const Flag echo = command.add_switch("--echo", flags->echo, "Also print the prompt").excludes(json);
+  const Flag logprobs =
+      command.add_switch("--logprobs", flags->logprobs, "Print each token and its log probability on stderr").excludes(json);
+  const Flag interactive =
+      command.add_switch("--interactive", flags->interactive, "Read lines and answer each; /help lists the commands")
+          .excludes(json)
+          .excludes(echo)
+          .excludes(logprobs);
+  add_positive(command, "--snapshot-every", flags->snapshot_every,
                "With --interactive: tokens between snapshots for /back, of which the last 8 are kept")
-      ->needs(interactive);
-  add_threads(app, flags->threads);
+      .needs(interactive);
+  add_threads(command, flags->threads);
   return [flags] { run(*flags); };
 }
 

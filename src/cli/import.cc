@@ -74,10 +74,10 @@ void import_hf(const ImportOptions& options) {
   print(loaded.model, *loaded.tokenizer, options, type, report);
 }
 
-void add_common(CLI::App& app, ImportOptions& options) {
-  app.add_option("DIR", options.directory, "Model directory to write")->required();
-  app.add_flag("--force", options.force, "Replace a model that is already in DIR");
-  app.add_flag("--json", options.json, "Print JSON");
+void add_common(CommandLine& command, ImportOptions& options) {
+  command.add("DIR", options.directory, "Model directory to write").required();
+  command.add_switch("--force", options.force, "Replace a model that is already in DIR");
+  command.add_switch("--json", options.json, "Print JSON");
 }
 
 }  // namespace
@@ -114,28 +114,29 @@ Json describe(const ImportedModel& model, const std::string& directory, WeightTy
           {"type", name_of(type)},           {"bytes", report.bytes}};
 }
 
-Run add_import_llama2c(CLI::App& app) {
+Run add_import_llama2c(CommandLine& command) {
   const auto options = std::make_shared<ImportOptions>();
-  app.add_option("MODEL.bin", options->model, "Checkpoint of llama2.c, legacy layout")->required();
-  app.add_option("TOK.bin", options->pieces, "Its tokenizer")->required();
-  add_common(app, *options);
+  command.add("MODEL.bin", options->model, "Checkpoint of llama2.c, legacy layout").required();
+  command.add("TOK.bin", options->pieces, "Its tokenizer").required();
+  add_common(command, *options);
   return [options] { import_llama2c(*options); };
 }
 
-Run add_import_hf(CLI::App& app) {
+Run add_import_hf(CommandLine& command) {
   const auto options = std::make_shared<ImportOptions>();
-  app.add_option("SRC", options->model, "Directory with config.json, model.safetensors (or its parts) and tokenizer.json")
-      ->required();
-  add_common(app, *options);
-  app.add_option_function<std::string>(
-         "--type",
-         [options](const std::string& text) {
-           (void)parse_name("--type", text, kWeightTypes);
-           options->type = text;
-         },
-         "Storage type of matrices: f32, bf16 or int8 (default: bf16 files stay bf16, others become f32)")
-      ->type_name("NAME")
-      ->check(choices(joined_names(kWeightTypes)));
+  command.add("SRC", options->model, "Directory with config.json, model.safetensors (or its parts) and tokenizer.json")
+      .required();
+  add_common(command, *options);
+  command
+      .add_parsed(
+          "--type",
+          [options](const std::string& text) {
+            (void)parse_name("--type", text, kWeightTypes);
+            options->type = text;
+          },
+          "Storage type of matrices: f32, bf16 or int8 (default: bf16 files stay bf16, others become f32)")
+      .type_name("NAME")
+      .choices(joined_names(kWeightTypes));
   return [options] { import_hf(*options); };
 }
 

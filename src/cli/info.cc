@@ -64,9 +64,9 @@ void print_text(const nlohmann::ordered_json& info) {
 
 }  // namespace
 
-Run add_info(CLI::App& app) {
+Run add_info(CommandLine& command) {
   const auto json = std::make_shared<bool>(false);
-  app.add_flag("--json", *json, "Print JSON");
+  command.add_switch("--json", *json, "Print JSON");
   return [json] {
     const nlohmann::ordered_json info = describe_machine();
     if (*json) {

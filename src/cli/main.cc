@@ -21,7 +21,7 @@ namespace raffia::cli {
 namespace {
 
 // Never parsed here: raffia-train runs before.
-Run listed_only(CLI::App&) {
+Run listed_only(CommandLine&) {
   return [] {};
 }
 

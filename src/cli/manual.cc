@@ -106,8 +106,8 @@ std::string manual_of(const Json& tree) {
 
 }  // namespace
 
-Run add_man(CLI::App& app) {
-  return [&app] { std::cout << manual_of(whole_tree(app)); };
+Run add_man(CommandLine& command) {
+  return [command] { std::cout << manual_of(whole_tree(command)); };
 }
 
 }  // namespace raffia::cli

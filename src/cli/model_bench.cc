@@ -278,11 +278,11 @@ std::string ModelTest::name() const {
   return kind == Kind::prefill ? fmt::format("pp{}", tokens) : fmt::format("tg{} @ d{}", tokens, depth);
 }
 
-void add_run_flags(CLI::App& app, ModelBenchOptions& options) {
-  add_positives(app, "--threads", options.threads, "Numbers of threads to measure with", kMostThreads);
-  add_positive(app, "--repeats", options.repeats, "Repetitions per contender; the fastest is reported");
-  add_positive(app, "--cache-limit", options.cache_limit, "Skip contenders whose sessions need more memory than this, in GB");
-  add_format_flags(app, options.output);
+void add_run_flags(CommandLine& command, ModelBenchOptions& options) {
+  add_positives(command, "--threads", options.threads, "Numbers of threads to measure with", kMostThreads);
+  add_positive(command, "--repeats", options.repeats, "Repetitions per contender; the fastest is reported");
+  add_positive(command, "--cache-limit", options.cache_limit, "Skip contenders whose sessions need more memory than this, in GB");
+  add_format_flags(command, options.output);
 }
 
 std::vector<ModelRecord> run_model_bench(const std::vector<ModelTest>& tests, const ModelBenchOptions& options) {

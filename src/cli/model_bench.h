@@ -3,7 +3,6 @@
 #ifndef RAFFIA_CLI_MODEL_BENCH_H_
 #define RAFFIA_CLI_MODEL_BENCH_H_
 
-#include <CLI/CLI.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,7 +25,7 @@ struct ModelFlags {
   std::vector<std::string> directories;
   uint64_t seed = 1;
 };
-void add_model_flags(CLI::App& app, ModelFlags& flags);
+void add_model_flags(CommandLine& command, ModelFlags& flags);
 
 // A model that is loaded or made at first use.
 struct BenchModel {
@@ -62,7 +61,7 @@ struct ModelBenchOptions {
   int64_t cache_limit = 4;  // 10^9 bytes: tests whose sessions need more memory are skipped
   FormatFlags output;
 };
-void add_run_flags(CLI::App& app, ModelBenchOptions& options);
+void add_run_flags(CommandLine& command, ModelBenchOptions& options);
 
 // The fields with the names they are printed under; docs/cli.md explains them.
 struct ModelRecord {

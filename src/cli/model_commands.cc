@@ -30,10 +30,10 @@ std::string_view command_for(Task task) {
 
 }  // namespace
 
-void add_model(CLI::App& app, ModelToRun& flags) {
-  app.add_option("model", flags.directory, "Directory of the model")->type_name("DIR")->required();
-  app.add_flag("--no-mmap", flags.no_mmap,
-               "Copy the weights into memory instead of mapping them: their file may change while the command runs");
+void add_model(CommandLine& command, ModelToRun& flags) {
+  command.add("model", flags.directory, "Directory of the model").type_name("DIR").required();
+  command.add_switch("--no-mmap", flags.no_mmap,
+                     "Copy the weights into memory instead of mapping them: their file may change while the command runs");
 }
 
 std::shared_ptr<const Model> load_model(const ModelToRun& flags, std::initializer_list<Task> tasks) {

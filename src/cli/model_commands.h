@@ -18,7 +18,7 @@ struct ModelToRun {
   std::filesystem::path directory;
   bool no_mmap = false;
 };
-void add_model(CLI::App& app, ModelToRun& flags);
+void add_model(CommandLine& command, ModelToRun& flags);
 
 // Throws for models of another task, with the name of the command for them.
 std::shared_ptr<const Model> load_model(const ModelToRun& flags, std::initializer_list<Task> tasks);

@@ -25,31 +25,33 @@ std::string op_of(const ModelConfig& config) {
 
 }  // namespace
 
-void add_model_flags(CLI::App& app, ModelFlags& flags) {
-  std::vector<CLI::Option*> of_random = {add_positive(app, "--layers", flags.layers, "Layers of the models"),
-                                         add_positive(app, "--width", flags.width, "Width E of the models"),
-                                         add_positive(app, "--heads", flags.heads, "Heads, a divisor of --width"),
-                                         add_positive(app, "--vocabulary", flags.vocabulary, "Number of token ids")};
+void add_model_flags(CommandLine& command, ModelFlags& flags) {
+  std::vector<Flag> of_random = {add_positive(command, "--layers", flags.layers, "Layers of the models"),
+                                 add_positive(command, "--width", flags.width, "Width E of the models"),
+                                 add_positive(command, "--heads", flags.heads, "Heads, a divisor of --width"),
+                                 add_positive(command, "--vocabulary", flags.vocabulary, "Number of token ids")};
   std::vector<std::string> defaults;
   for (const Estimator& estimator : flags.estimators) defaults.push_back(to_string(estimator));
-  of_random.push_back(app.add_option_function<std::string>(
-                             "--estimators",
-                             [&flags](const std::string& text) {
-                               flags.estimators.clear();
-                               for (const std::string& spec : split_estimators("--estimators", text)) {
-                                 flags.estimators.push_back(parse_estimator_of("--estimators", spec));
-                               }
-                             },
-                             "Estimators to compare, one model of each")
-                          ->type_name("LIST")
-                          ->default_str(fmt::format("{}", fmt::join(defaults, ","))));
-  of_random.push_back(add_names(app, "--type", kWeightTypes, flags.types, "Storage type of weights: f32, bf16, int8"));
-  of_random.push_back(add_seed(app, "--seed", flags.seed, "Seed of the weights"));
-  CLI::Option* model =
-      app.add_option("--model", flags.directories, "Measure the model in this directory instead; may be repeated")
-          ->type_name("DIR")
-          ->allow_extra_args(false);
-  for (CLI::Option* option : of_random) option->excludes(model);
+  of_random.push_back(command
+                          .add_parsed(
+                              "--estimators",
+                              [&flags](const std::string& text) {
+                                flags.estimators.clear();
+                                for (const std::string& spec : split_estimators("--estimators", text)) {
+                                  flags.estimators.push_back(parse_estimator_of("--estimators", spec));
+                                }
+                              },
+                              "Estimators to compare, one model of each")
+                          .type_name("LIST")
+                          .default_text(fmt::format("{}", fmt::join(defaults, ","))));
+  of_random.push_back(add_names(command, "--type", kWeightTypes, flags.types, "Storage type of weights: f32, bf16, int8"));
+  of_random.push_back(add_seed(command, "--seed", flags.seed, "Seed of the weights"));
+  const Flag model = command
+                         .add_repeated(
+                             "--model", [&flags](const std::string& directory) { flags.directories.push_back(directory); },
+                             "Measure the model in this directory instead; may be repeated")
+                         .type_name("DIR");
+  for (Flag option : of_random) option.excludes(model);
 }
 
 void BenchModel::prepare() {

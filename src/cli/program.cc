@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -115,7 +116,8 @@ int run(const Program& program, int argc, char** argv) {
     CLI::App& parent = command.group == nullptr ? app : *app.get_subcommand(command.group);
     CLI::App& subcommand = *parent.add_subcommand(command.name, command.description);
     subcommand.footer(footer(command.example));
-    commands.emplace_back(&subcommand, command.add(subcommand));
+    CommandLine flags(subcommand);
+    commands.emplace_back(&subcommand, command.add(flags));
   }
 
   try {
@@ -128,6 +130,8 @@ int run(const Program& program, int argc, char** argv) {
   } catch (const CLI::Success& request) {  // --help, --version
     return app.exit(request);
   } catch (const CLI::Error& error) {
+    return bad_usage(app, unknown_option(app).value_or(error.what()));
+  } catch (const FlagError& error) {
     return bad_usage(app, unknown_option(app).value_or(error.what()));
   } catch (const UsageError& error) {
     return bad_usage(app, error.what());

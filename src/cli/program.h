@@ -14,7 +14,7 @@ struct Command {
   const char* name;
   const char* description;
   const char* example;
-  Run (*add)(CLI::App& app);
+  Run (*add)(CommandLine& command);
 };
 
 struct Group {

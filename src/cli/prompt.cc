@@ -118,14 +118,16 @@ class PromptSource {
 
 }  // namespace
 
-void add_prompt_flags(CLI::App& app, PromptFlags& flags) {
-  CLI::Option* text =
-      app.add_option("--prompt", flags.text, "Text to continue (default: read from stdin, unless there is --state-in)")
-          ->type_name("TEXT");
-  app.add_option("--prompt-file", flags.file, "Read the prompt from a file of any length; -: stdin")
-      ->type_name("FILE")
-      ->check(file_name())
-      ->excludes(text);
+void add_prompt_flags(CommandLine& command, PromptFlags& flags) {
+  const Flag prompt = command
+                          .add_parsed(
+                              "--prompt", [&flags](const std::string& text) { flags.text = text; },
+                              "Text to continue (default: read from stdin, unless there is --state-in)")
+                          .type_name("TEXT");
+  command.add("--prompt-file", flags.file, "Read the prompt from a file of any length; -: stdin")
+      .type_name("FILE")
+      .file_name()
+      .excludes(prompt);
 }
 
 PromptReport read_prompt(Session& session, const PromptFlags& flags, const Interrupts& interrupts,

@@ -22,7 +22,7 @@ struct PromptFlags {
 
   bool given() const { return text.has_value() || !file.empty(); }
 };
-void add_prompt_flags(CLI::App& app, PromptFlags& flags);
+void add_prompt_flags(CommandLine& command, PromptFlags& flags);
 
 struct PromptReport {
   int64_t tokens = 0;

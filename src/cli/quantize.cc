@@ -61,13 +61,13 @@ void quantize(const QuantizeOptions& options) {
 
 }  // namespace
 
-Run add_quantize(CLI::App& app) {
+Run add_quantize(CommandLine& command) {
   const auto options = std::make_shared<QuantizeOptions>();
-  app.add_option("DIR", options->from, "Model directory")->required();
-  app.add_option("OUT", options->to, "Model directory to write")->required();
-  add_name(app, "--type", kWeightTypes, options->type, "Storage type of matrices: f32, bf16 or int8 (one scale per row)");
-  app.add_flag("--force", options->force, "Replace a model that is already in OUT");
-  app.add_flag("--json", options->json, "Print JSON");
+  command.add("DIR", options->from, "Model directory").required();
+  command.add("OUT", options->to, "Model directory to write").required();
+  add_name(command, "--type", kWeightTypes, options->type, "Storage type of matrices: f32, bf16 or int8 (one scale per row)");
+  command.add_switch("--force", options->force, "Replace a model that is already in OUT");
+  command.add_switch("--json", options->json, "Print JSON");
   return [options] { quantize(*options); };
 }
 

@@ -20,9 +20,9 @@ struct SamplingFlags {
   }
 };
 
-void add_sampling_flags(CLI::App& app, SamplingFlags& flags);
+void add_sampling_flags(CommandLine& command, SamplingFlags& flags);
 
-// Range checks shared by flags and the commands of a conversation. Throw CLI::ValidationError.
+// Range checks shared by flags and the commands of a conversation. Throw FlagError.
 double parse_temperature(const std::string& flag, std::string_view text);
 
 }  // namespace raffia::cli

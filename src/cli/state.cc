@@ -163,41 +163,41 @@ void restore(const RestoreFlags& flags) {
   print(facts, flags.json);
 }
 
-CLI::Option* add_file(CLI::App& app, std::filesystem::path& file, const std::string& description) {
-  return app.add_option("file", file, description)->type_name("FILE")->required();
+Flag add_file(CommandLine& command, std::filesystem::path& file, const std::string& description) {
+  return command.add("file", file, description).type_name("FILE").required();
 }
 
 }  // namespace
 
-Run add_state_info(CLI::App& app) {
+Run add_state_info(CommandLine& command) {
   struct InfoFlags {
     std::filesystem::path file;
     bool json = false;
   };
   const auto flags = std::make_shared<InfoFlags>();
-  add_file(app, flags->file, "State file");
-  app.add_flag("--json", flags->json, "Print JSON");
+  add_file(command, flags->file, "State file");
+  command.add_switch("--json", flags->json, "Print JSON");
   return [flags] { print(facts_of(flags->file), flags->json); };
 }
 
-Run add_state_save(CLI::App& app) {
+Run add_state_save(CommandLine& command) {
   const auto flags = std::make_shared<SaveFlags>();
-  add_model(app, flags->model);
-  add_file(app, flags->file, "State file to write");
-  add_prompt_flags(app, flags->prompt);
-  add_sampling_flags(app, flags->sampling);
-  app.add_flag("--json", flags->json, "Print JSON");
-  add_threads(app, flags->threads);
+  add_model(command, flags->model);
+  add_file(command, flags->file, "State file to write");
+  add_prompt_flags(command, flags->prompt);
+  add_sampling_flags(command, flags->sampling);
+  command.add_switch("--json", flags->json, "Print JSON");
+  add_threads(command, flags->threads);
   return [flags] { save(*flags); };
 }
 
-Run add_state_restore(CLI::App& app) {
+Run add_state_restore(CommandLine& command) {
   const auto flags = std::make_shared<RestoreFlags>();
-  add_model(app, flags->model);
-  add_file(app, flags->file, "State file");
-  app.add_flag("--check", flags->check, "Save it again and compare the bytes, and generate one token");
-  app.add_flag("--json", flags->json, "Print JSON");
-  add_threads(app, flags->threads);
+  add_model(command, flags->model);
+  add_file(command, flags->file, "State file");
+  command.add_switch("--check", flags->check, "Save it again and compare the bytes, and generate one token");
+  command.add_switch("--json", flags->json, "Print JSON");
+  add_threads(command, flags->threads);
   return [flags] { restore(*flags); };
 }
 

@@ -16,6 +16,7 @@
 
 #include "cli/blas.h"
 #include "cli/command.h"
+#include "cli/flags.h"
 #include "cli/interrupt.h"
 #include "cli/progress.h"
 #include "cli/table.h"
@@ -57,7 +58,7 @@ struct TrainFlags {
   std::map<std::string, std::string> given;  // by name of the option
   std::string config;
   bool resume = false, json = false, no_plot = false;
-  int local_ranks = 1;
+  int64_t local_ranks = 1;
 };
 
 std::string type_name(const OptionInfo& info) {
@@ -65,37 +66,38 @@ std::string type_name(const OptionInfo& info) {
   return std::holds_alternative<double TrainOptions::*>(info.field) ? "X" : "N";
 }
 
-void add_option_flags(CLI::App& app, TaskKind task, std::map<std::string, std::string>& given) {
+void add_option_flags(CommandLine& command, TaskKind task, std::map<std::string, std::string>& given) {
   const TrainOptions defaults = train::default_options(task);
   for (const OptionInfo& info : train::option_table()) {
     if ((info.tasks & train::only(task)) == 0) continue;
     const std::string name = info.name;
     const auto set = [&given, name](const std::string& value) { given[name] = value; };
     if (name == "stateful") {
-      app.add_flag_callback(
+      command.add_switch(
           "--stateful", [set] { set("true"); },
           "Carry the memory from segment to segment (default: if the memory of every layer decays)");
-      app.add_flag_callback(
+      command.add_switch(
           "--no-stateful", [set] { set("false"); }, "Start every segment from empty memory");
     } else if (std::holds_alternative<bool TrainOptions::*>(info.field)) {
-      app.add_flag_callback(
+      command.add_switch(
           "--" + name, [set] { set("true"); }, info.description);
     } else {
       const std::string value = train::value_text(defaults, info);
-      app.add_option_function<std::string>(
-             "--" + name,
-             [set, name, info, task](const std::string& text) {
-               TrainOptions scratch{.task = task};
-               try {
-                 train::set_from_text(scratch, info, text);
-               } catch (const InvalidArgument& error) {
-                 throw CLI::ValidationError("--" + name, error.what());
-               }
-               set(text);
-             },
-             info.description)
-          ->type_name(type_name(info))
-          ->default_str(std::holds_alternative<double TrainOptions::*>(info.field)
+      command
+          .add_parsed(
+              "--" + name,
+              [set, name, info, task](const std::string& text) {
+                TrainOptions scratch{.task = task};
+                try {
+                  train::set_from_text(scratch, info, text);
+                } catch (const InvalidArgument& error) {
+                  throw FlagError("--" + name, error.what());
+                }
+                set(text);
+              },
+              info.description)
+          .type_name(type_name(info))
+          .default_text(std::holds_alternative<double TrainOptions::*>(info.field)
                             ? fmt::format("{:.3g}", defaults.*std::get<double TrainOptions::*>(info.field))
                             : value);
     }
@@ -246,25 +248,24 @@ void run_training(TaskKind kind, const TrainFlags& flags) {
 }
 
 template <TaskKind kKind>
-Run add_train(CLI::App& app) {
+Run add_train(CommandLine& command) {
   const auto flags = std::make_shared<TrainFlags>();
-  app.add_option("--config", flags->config, "TOML file with options; flags override it")->type_name("FILE");
-  add_option_flags(app, kKind, flags->given);
-  app.add_flag("--resume", flags->resume, "Continue from the newest checkpoint in --out");
-  app.add_flag("--no-plot", flags->no_plot, "Do not draw loss.svg and loss.png");
-  app.add_option("--local-ranks", flags->local_ranks, "Number of processes on this machine that train together")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app.add_flag("--json", flags->json, "Print the result as JSON");
+  command.add("--config", flags->config, "TOML file with options; flags override it").type_name("FILE");
+  add_option_flags(command, kKind, flags->given);
+  command.add_switch("--resume", flags->resume, "Continue from the newest checkpoint in --out");
+  command.add_switch("--no-plot", flags->no_plot, "Do not draw loss.svg and loss.png");
+  add_positive(command, "--local-ranks", flags->local_ranks, "Number of processes on this machine that train together",
+               kMostThreads);
+  command.add_switch("--json", flags->json, "Print the result as JSON");
   return [flags] { run_training(kKind, *flags); };
 }
 
 }  // namespace
 
-Run add_train_lm(CLI::App& app) { return add_train<TaskKind::lm>(app); }
-Run add_train_translate(CLI::App& app) { return add_train<TaskKind::translate>(app); }
-Run add_train_classify(CLI::App& app) { return add_train<TaskKind::classify>(app); }
-Run add_train_image(CLI::App& app) { return add_train<TaskKind::image>(app); }
-Run add_train_recall(CLI::App& app) { return add_train<TaskKind::recall>(app); }
+Run add_train_lm(CommandLine& command) { return add_train<TaskKind::lm>(command); }
+Run add_train_translate(CommandLine& command) { return add_train<TaskKind::translate>(command); }
+Run add_train_classify(CommandLine& command) { return add_train<TaskKind::classify>(command); }
+Run add_train_image(CommandLine& command) { return add_train<TaskKind::image>(command); }
+Run add_train_recall(CommandLine& command) { return add_train<TaskKind::recall>(command); }
 
 }  // namespace raffia::cli

@@ -6,14 +6,14 @@
 
 namespace raffia::cli {
 
-Run add_bench_train(CLI::App& app);
-Run add_convert(CLI::App& app);
-Run add_eval(CLI::App& app);
-Run add_train_classify(CLI::App& app);
-Run add_train_image(CLI::App& app);
-Run add_train_lm(CLI::App& app);
-Run add_train_recall(CLI::App& app);
-Run add_train_translate(CLI::App& app);
+Run add_bench_train(CommandLine& command);
+Run add_convert(CommandLine& command);
+Run add_eval(CommandLine& command);
+Run add_train_classify(CommandLine& command);
+Run add_train_image(CommandLine& command);
+Run add_train_lm(CommandLine& command);
+Run add_train_recall(CommandLine& command);
+Run add_train_translate(CommandLine& command);
 
 }  // namespace raffia::cli
 

@@ -34,9 +34,10 @@ std::vector<std::string> own_command() {
 
 }  // namespace
 
-void run_as_local_ranks(int ranks, int64_t threads) {
-  const int code = train::run_local_ranks({.ranks = ranks,
-                                           .threads = threads > 0 ? static_cast<int>(threads) : std::max(1, cores() / ranks),
+void run_as_local_ranks(int64_t ranks, int64_t threads) {
+  const int count = static_cast<int>(ranks);
+  const int code = train::run_local_ranks({.ranks = count,
+                                           .threads = threads > 0 ? static_cast<int>(threads) : std::max(1, cores() / count),
                                            .command = own_command()});
   if (code != 0) std::exit(code);
 }

@@ -10,7 +10,7 @@ namespace raffia::cli {
 
 // Runs the same command line once per rank. If a rank fails, this process exits with its code. threads: of each rank; 0: the
 // cores are divided among the ranks.
-void run_as_local_ranks(int ranks, int64_t threads);
+void run_as_local_ranks(int64_t ranks, int64_t threads);
 
 // `asked`, or the value set by the launcher of this rank (OMP_NUM_THREADS), or one per core.
 int threads_of_rank(int64_t asked, const train::Place& place);

@@ -94,19 +94,19 @@ void run(const TranslateFlags& flags) {
 
 }  // namespace
 
-Run add_translate(CLI::App& app) {
+Run add_translate(CommandLine& command) {
   const auto flags = std::make_shared<TranslateFlags>();
   constexpr double kHighestPenalty = 100;
-  add_model(app, flags->model);
-  add_positive(app, "--beam", flags->options.beam, "Number of hypotheses; 1: greedy", TranslateOptions::kMaxBeam);
-  add_number(app, "--length-penalty", flags->options.length_penalty, 0, kHighestPenalty,
+  add_model(command, flags->model);
+  add_positive(command, "--beam", flags->options.beam, "Number of hypotheses; 1: greedy", TranslateOptions::kMaxBeam);
+  add_number(command, "--length-penalty", flags->options.length_penalty, 0, kHighestPenalty,
              "Above 0: longer translations are preferred");
-  add_positive(app, "--most-tokens", flags->options.most_tokens,
+  add_positive(command, "--most-tokens", flags->options.most_tokens,
                "Maximum length of a translation in tokens (default: twice the source, plus 16)");
-  add_positive(app, "--n-best", flags->best,
+  add_positive(command, "--n-best", flags->best,
                "Print the N best translations of each line: line number, score and text, separated by tabs");
-  app.add_flag("--json", flags->json, "Print one JSON object per line");
-  add_threads(app, flags->options.run.threads);
+  command.add_switch("--json", flags->json, "Print one JSON object per line");
+  add_threads(command, flags->options.run.threads);
   return [flags] { run(*flags); };
 }
 
