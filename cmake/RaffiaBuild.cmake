@@ -34,6 +34,29 @@ add_library(raffia_build_flags INTERFACE)
 add_library(raffia_quick_build INTERFACE)
 target_compile_options(raffia_quick_build INTERFACE $<$<CONFIG:Release>:-O1>)
 
+# raffia_precompile(TARGET HEADER...): precompiles the headers that most sources include, and these. It takes a third off the time to
+# compile a source. Only with gcc, whose precompiled headers ccache can move between checkouts; the clang builds find includes that are
+# missing. ccache reads what a source includes from its preprocessed form, where gcc has to name the precompiled header.
+function(raffia_precompile target)
+  if(PROJECT_IS_TOP_LEVEL AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -fpch-preprocess)
+    target_precompile_headers(
+      ${target} PRIVATE <fmt/format.h> <algorithm> <array> <cmath> <cstdint> <filesystem> <functional> <limits> <memory> <optional>
+      <span> <sstream> <string> <string_view> <utility> <vector> ${ARGN})
+  endif()
+endfunction()
+
+# raffia_reuse_precompiled(TARGET FROM): the same, with the precompiled headers of another target. They serve only sources with the very
+# same flags, hence -fPIC everywhere.
+function(raffia_reuse_precompiled target from)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${target} PRIVATE -fPIC)
+  if(PROJECT_IS_TOP_LEVEL AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -fpch-preprocess)
+    target_precompile_headers(${target} REUSE_FROM ${from})
+  endif()
+endfunction()
+
 # Contraction is off so that scalar code rounds the same on every ISA and compiler; kernels use FMA explicitly.
 target_compile_options(raffia_build_flags INTERFACE -ffp-contract=off -fno-math-errno)
 

@@ -11,8 +11,8 @@
 #include <string>
 #include <string_view>
 
-#include "cli/command_line.h"
-#include "cli/table.h"
+#include "cli/command_flags.h"
+#include "cli/format.h"
 
 namespace raffia::cli {
 

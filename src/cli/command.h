@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "cli/command_line.h"
+#include "cli/command_flags.h"
 
 namespace raffia::cli {
 

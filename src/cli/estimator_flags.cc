@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "cli/command_line.h"
+#include "cli/command_flags.h"
 #include "core/split.h"
 #include "raffia/error.h"
 

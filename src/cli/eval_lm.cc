@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>

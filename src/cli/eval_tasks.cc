@@ -5,6 +5,7 @@
 #include <chrono>
 #include <functional>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <utility>

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/command_line.h"
-#include "cli/table.h"
+#include "cli/command_flags.h"
+#include "cli/format.h"
 
 namespace raffia::cli {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "cli/table.h"
+#include "cli/format.h"
 #include "core/weight_matrix.h"
 #include "io/imported_model.h"
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <functional>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <span>
 
 #include "cli/command.h"

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "cli/table.h"
+
 namespace raffia::cli {
 namespace {
 

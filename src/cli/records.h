@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "cli/table.h"
+#include "cli/format.h"
 
 namespace raffia::cli {
 

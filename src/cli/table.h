@@ -10,11 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "cli/format.h"
+
 namespace raffia::cli {
-
-using Json = nlohmann::ordered_json;
-
-enum class Format : uint8_t { markdown, csv, json };
 
 // How a column appears in the readable table.
 enum class Style : uint8_t {

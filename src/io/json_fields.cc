@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "raffia/error.h"
@@ -69,7 +70,7 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_vie
 }
 
 JsonFields::JsonFields(Json object, std::string_view where, std::string prefix)
-    : object_(std::move(object)), where_(where), prefix_(std::move(prefix)) {}
+    : object_(std::make_shared<const Json>(std::move(object))), where_(where), prefix_(std::move(prefix)) {}
 
 JsonFields JsonFields::parse(std::string_view text, std::string_view where) {
   Json object = parse_tree<Json>(text, where, kDeepest, StrictKeys(where));
@@ -77,7 +78,7 @@ JsonFields JsonFields::parse(std::string_view text, std::string_view where) {
   return JsonFields(std::move(object), where);
 }
 
-bool JsonFields::has(std::string_view name) const { return object_.contains(std::string(name)); }
+bool JsonFields::has(std::string_view name) const { return object_->contains(std::string(name)); }
 
 bool JsonFields::has_value(std::string_view name) { return has(name) && !take(name).is_null(); }
 
@@ -86,8 +87,8 @@ void JsonFields::refuse(std::string_view name, std::string_view what) const {
 }
 
 const Json& JsonFields::take(std::string_view name) {
-  const auto found = object_.find(std::string(name));
-  if (found == object_.end()) refuse(name, "is missing");
+  const auto found = object_->find(std::string(name));
+  if (found == object_->end()) refuse(name, "is missing");
   taken_.emplace(name);
   return *found;
 }
@@ -168,7 +169,7 @@ std::vector<JsonFields> JsonFields::objects(std::string_view name) {
 }
 
 void JsonFields::expect_no_more() const {
-  for (const auto& [name, value] : object_.items()) {
+  for (const auto& [name, value] : object_->items()) {
     if (!taken_.contains(name)) {
       throw FormatError(fmt::format("{}: field {} is unknown", where_, Json(prefix_ + name).dump(-1, ' ', true)));
     }

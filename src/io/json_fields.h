@@ -9,7 +9,8 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
 #include <string_view>
@@ -57,7 +58,7 @@ class JsonFields {
   template <typename Value, typename Fits>
   std::vector<Value> list(std::string_view name, std::string_view expected, const Fits& fits);
 
-  nlohmann::json object_;
+  std::shared_ptr<const nlohmann::json> object_;  // a pointer, so that this header does without the whole of nlohmann
   std::string where_, prefix_;
   std::set<std::string, std::less<>> taken_;
 };

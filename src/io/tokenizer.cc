@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <nlohmann/json.hpp>
 
 #include "core/check.h"
 #include "io/json_fields.h"

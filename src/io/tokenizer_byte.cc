@@ -1,4 +1,6 @@
 // Every byte is a token: any file, no unknowns, the longest sequences.
+#include <nlohmann/json.hpp>
+
 #include "core/check.h"
 #include "io/tokenizer_kinds.h"
 

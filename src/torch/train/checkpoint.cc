@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
 #include <utility>

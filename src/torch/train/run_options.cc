@@ -1,6 +1,8 @@
 // The options of a run from all sources, and the rules for a resumed run.
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "core/check.h"
 #include "io/json_fields.h"
 #include "io/text.h"

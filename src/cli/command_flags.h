@@ -1,7 +1,7 @@
 // The flags and arguments of a command, as commands see them. The parser behind them is CLI11, which only the sources that
 // implement this include: its header takes several seconds to compile.
-#ifndef RAFFIA_CLI_COMMAND_LINE_H_
-#define RAFFIA_CLI_COMMAND_LINE_H_
+#ifndef RAFFIA_CLI_COMMAND_FLAGS_H_
+#define RAFFIA_CLI_COMMAND_FLAGS_H_
 
 #include <filesystem>
 #include <functional>
@@ -73,4 +73,4 @@ class CommandLine {
 
 }  // namespace raffia::cli
 
-#endif  // RAFFIA_CLI_COMMAND_LINE_H_
+#endif  // RAFFIA_CLI_COMMAND_FLAGS_H_

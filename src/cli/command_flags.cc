@@ -1,4 +1,4 @@
-#include "cli/command_line.h"
+#include "cli/command_flags.h"
 
 #include <CLI/CLI.hpp>
 #include <utility>
