@@ -1,4 +1,5 @@
 // A training run from outside: files, resuming, refusals. Models are tiny, texts are made.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 
@@ -11,6 +12,7 @@
 #include "io/text.h"
 #include "raffia/error.h"
 #include "support/temporary_directory.h"
+#include "torch/tensor_file.h"
 #include "torch/train/checkpoint.h"
 #include "torch/train/log.h"
 #include "torch/train/trainer.h"
@@ -198,6 +200,31 @@ TEST_F(TrainRun, DamagedCheckpointIsNamedAndTheOneBeforeIsUsed) {
   EXPECT_NE(watcher.notes.find("step-00000009/model.safetensors: 100 bytes, expected"), std::string::npos) << watcher.notes;
   EXPECT_NE(watcher.notes.find("resuming from step 6"), std::string::npos) << watcher.notes;
   expect_same_run(out("whole"), out("parts"), 12);
+}
+
+TEST_F(TrainRun, OptimiserStateThatIsNotFiniteIsRefusedByTheNameOfItsTensor) {
+  Watcher watcher(7);
+  run(tiny("run"), false, watcher);
+  const fs::path directory = checkpoint(out("run"), 7), file = directory / "optimiser.safetensors";
+  const NamedTensors sound = load_tensors(file);
+  for (const char* part : {"/mean", "/square"}) {
+    NamedTensors damaged;
+    std::string name;
+    for (const auto& [key, tensor] : sound) {
+      damaged.emplace_back(key, tensor.clone());
+      if (!name.empty() || !key.ends_with(part)) continue;
+      name = key;
+      damaged.back().second.view(-1)[0] = std::nan("");
+    }
+    save_tensors(file, damaged);
+    // The checksum is right: the file was written this way.
+    auto facts = nlohmann::ordered_json::parse(read_file(directory / "trainer.json"));
+    facts["files"]["optimiser.safetensors"]["xxh3"] = fmt::format("{:016x}", file_checksum(file));
+    std::ofstream(directory / "trainer.json") << facts.dump();
+    EXPECT_NE(error_of(tiny("run"), true).find(file.string() + ": tensor \"" + name + "\" contains nan, expected finite numbers"),
+              std::string::npos)
+        << name;
+  }
 }
 
 TEST_F(TrainRun, WithoutAnySoundCheckpointItIsRefused) {
