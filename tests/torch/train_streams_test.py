@@ -45,6 +45,11 @@ class Training(unittest.TestCase):
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
         return subprocess.run(["sh", "-c", line, RAFFIA, *map(str, arguments)], text=True, timeout=300, **streams)
 
+    def records(self, command):
+        done = self.run_raffia([*command, "--json"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
     def test_a_run_ends_as_usual_where_stderr_cannot_be_written(self):
         reader, writer = os.pipe()
         os.close(reader)
@@ -88,6 +93,23 @@ class Training(unittest.TestCase):
             self.assertEqual(done.returncode, 0)
             self.assertIn(f"Usage: raffia {' '.join(arguments)} ", done.stdout)
             self.assertNotIn("raffia-train", done.stdout)
+
+    def test_queries_keys_and_values_are_reported_as_records(self):
+        out, dump = self.home / "out", self.home / "qkv.safetensors"
+        training = self.lm(out)
+        training[training.index("--layers") + 1] = "2"
+        self.assertEqual(self.run_raffia(training).returncode, 0)
+        command = ["eval", out, "--data", self.text, "--segment", "16", "--dump-qkv", dump]
+        shape = [1, 16, 2, 8]
+        self.assertEqual(self.records(command),
+                         [{"file": str(dump), "layer": layer, "tensor": f"layers.{layer}.{name}", "shape": shape} for layer in (0, 1) for name in "qkv"])
+        self.assertEqual(self.records([*command, "--layer", "1"]),
+                         [{"file": str(dump), "layer": 1, "tensor": name, "shape": shape} for name in "qkv"])
+        self.assertEqual(self.run_raffia([*command, "--csv"]).stdout.splitlines()[:2],
+                         ["file,layer,tensor,shape", f'{dump},0,layers.0.q,"[1,16,2,8]"'])
+        plain = self.run_raffia(command)
+        self.assertEqual((plain.returncode, plain.stdout), (0, ""))
+        self.assertIn("q, k and v of 16 tokens", plain.stderr)
 
     def test_images_in_directories_are_learned_and_classified(self):
         data, out = self.home / "images", self.home / "out"
