@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <limits>
 #include <random>
 
 #include "golden.h"
+#include "io/session_file.h"
 #include "raffia/error.h"
 #include "support/refusal.h"
 #include "support/temporary_directory.h"
@@ -152,6 +154,46 @@ TEST_P(AnySession, CachedPrefixesGoOnBitForBit) {
   EXPECT_EQ(counts.lookups, 4);
   EXPECT_EQ(counts.hits, 2);
   EXPECT_EQ(counts.tokens_known, boundary + Session::kChunk);
+}
+
+TEST_P(AnySession, NumbersThatAreNotFiniteAreRefusedByTheNameOfTheFile) {
+  Session session(model_);
+  EXPECT_EQ(Session::from_bytes(model_, session.to_bytes(), {}, "empty").position(), 0);  // -inf in empty memories is sound
+  session.prefill(random_ids(model_->config().vocabulary, 40, 1));
+  const SessionImage sound = session_from_bytes(session.to_bytes(), "image");
+  const auto expect_refusal = [&](const SessionImage& image, const std::string& what, float bad) {
+    const std::string said = refusal<FormatError>([&] { (void)Session::from_bytes(model_, to_bytes(image), {}, "chat.state"); });
+    EXPECT_EQ(said, "chat.state: the " + what + " contain " + (bad > 0 ? "inf" : "nan") +
+                        ", expected finite numbers: the session is damaged");
+  };
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    SessionImage image = sound;
+    image.logits.back() = bad;
+    expect_refusal(image, "logits", bad);
+    for (size_t i = 0; i < sound.parts.size(); ++i) {
+      const std::string memory = "of memory " + std::to_string(i);
+      image = sound;
+      if (auto* keys = std::get_if<KeyRows>(&image.parts[i].past)) {
+        keys->values.back() = bad;
+        expect_refusal(image, "values " + memory, bad);
+        keys->keys.front() = bad;
+        expect_refusal(image, "keys " + memory, bad);
+      } else if (auto* state = std::get_if<State>(&image.parts[i].past)) {
+        state->log_decay(0, 0) = bad;
+        expect_refusal(image, "numbers " + memory, bad);
+        image = sound;
+        std::get<State>(image.parts[i].past).sums(0, 0).front() = bad;
+        expect_refusal(image, "numbers " + memory, bad);
+      } else {
+        std::get<WindowState>(image.parts[i].past).part(WindowPart::keys, 0).front() = bad;
+        expect_refusal(image, "numbers " + memory, bad);
+      }
+      if (sound.parts[i].tail.empty()) continue;
+      image = sound;
+      image.parts[i].tail.back() = bad;
+      expect_refusal(image, "tail " + memory, bad);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, AnySession, testing::ValuesIn(endless_golden_names()), [](const auto& param) {
