@@ -60,8 +60,7 @@ class Printer {
     if (flags_.json) {
       Json classes = Json::array();
       for (const size_t i : order) classes.push_back({{"class", i}, {"label", label(i)}, {"probability", probabilities[i]}});
-      std::cout << Json{{"input", where}, {"number", number}, {"classes", classes}}.dump(-1, ' ', false,
-                                                                                         Json::error_handler_t::replace);
+      std::cout << json_text({{"input", where}, {"number", number}, {"classes", classes}});
     } else {
       for (size_t i = 0; i < order.size(); ++i) {
         std::cout << fmt::format("{}{}\t{:.4f}", i == 0 ? "" : "\t", label(order[i]), probabilities[order[i]]);

@@ -43,7 +43,8 @@ class Training(unittest.TestCase):
     def run_raffia(self, arguments, redirection="", **streams):
         line = f'exec "$0" "$@" {redirection}'
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
-        return subprocess.run(["sh", "-c", line, RAFFIA, *map(str, arguments)], text=True, timeout=300, **streams)
+        command = ["sh", "-c", line, RAFFIA, *map(str, arguments)]
+        return subprocess.run(command, text=True, errors="surrogateescape", timeout=300, **streams)
 
     def records(self, command):
         done = self.run_raffia([*command, "--json"])
@@ -69,6 +70,14 @@ class Training(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("raffia: stdout could not be written", done.stderr)
         self.assertTrue((out / "model.safetensors").exists())
+
+    def test_names_that_are_not_utf8_are_replaced_in_json(self):
+        out = self.home / os.fsdecode(b"run\xff")
+        done = self.run_raffia(self.lm(out, "--json"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["out"], f"{self.home}/run\ufffd")
+        resumed = self.run_raffia(["train", "lm", "--out", out, "--resume", "--json", "--no-plot"])
+        self.assertEqual((resumed.returncode, json.loads(resumed.stdout)["step"]), (0, 8), resumed.stderr)
 
     def test_progress_fits_a_narrow_terminal(self):
         for columns in (80, 40):

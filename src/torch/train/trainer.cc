@@ -117,7 +117,8 @@ class Run {
       task_.save(files_.directory);
       save_model_config(task_.model().config(), files_.config());
     }
-    write_file(files_.options(), to_json(options_).dump(2) + "\n");  // last: it marks the directory as complete
+    // Last: it marks the directory as complete. Names of files may not be UTF-8.
+    write_file(files_.options(), to_json(options_).dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n");
     log_ = std::make_unique<RunLog>(files_.log(), progress_.step);
   }
 
