@@ -120,6 +120,17 @@ class Training(unittest.TestCase):
         self.assertEqual((plain.returncode, plain.stdout), (0, ""))
         self.assertIn("q, k and v of 16 tokens", plain.stderr)
 
+    def test_options_of_a_damaged_run_are_named(self):
+        out = self.home / "out"
+        self.assertEqual(self.run_raffia(self.lm(out)).returncode, 0)
+        options = out / "trainer" / "options.json"
+        for text, said in (('{"segment": "x"}', 'field "segment" is a value of type string, expected an integer from 1'),
+                           ("[]", "is a value of type array, expected a JSON object")):
+            options.write_text(text)
+            done = self.run_raffia(["eval", out, "--data", self.text])
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(f"{options}: {said}", done.stderr)
+
     def test_images_in_directories_are_learned_and_classified(self):
         data, out = self.home / "images", self.home / "out"
         for number, name in enumerate(("night", "day")):
