@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/message.h"
 #include "io/elements.h"
 #include "io/file.h"
 #include "io/image.h"
@@ -120,7 +121,7 @@ SessionImage::Part read_part(PayloadReader& reader) {
     try {
       return parse(bytes);
     } catch (const FormatError& error) {
-      reader.refuse("memory is damaged: {}", error.what());
+      reader.refuse("memory is damaged: {}", without_origin(error.what()));
     }
   };
   SessionImage::Part part{.past = KeyRows{}, .tail = {}};

@@ -284,7 +284,7 @@ TEST_F(Approx, BadUsageExitsWithTwoAndSaysWhy) {
   expect_exit(2, "--estimators nope", "kind is \"nope\", expected one of softmax, window");
   expect_exit(2, "--estimators lara:frobs=3", "lara has no key \"frobs\"");
   expect_exit(2, "--estimators lara,,eva", "'lara,,eva' contains an empty value");
-  expect_exit(2, "--estimator rfa:samples=0", "--estimator: parse_estimator: samples of rfa is \"0\"");
+  expect_exit(2, "--estimator rfa:samples=0", "--estimator: samples of rfa is \"0\"");
   expect_exit(2, "--data cubes", "--data: 'cubes' is unknown, expected one of iid, walk, rw");
   expect_exit(2, "--scale 0", "--scale: '0' is not a positive number");
   expect_exit(2, "--scale 1,x", "--scale: 'x' is not a positive number");

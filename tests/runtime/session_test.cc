@@ -3,11 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <fstream>
 #include <limits>
 #include <random>
+#include <span>
 
 #include "golden.h"
+#include "io/image.h"
 #include "io/session_file.h"
 #include "raffia/error.h"
 #include "support/refusal.h"
@@ -280,6 +285,14 @@ TEST(Session, DamagedAndForeignFilesAreRefused) {
   std::vector<std::byte> longer = image;
   longer.push_back({});
   EXPECT_NE(refusal_of(longer).find("bytes follow"), std::string::npos);
+
+  // Damage inside of a memory, with a checksum that fits.
+  std::vector<std::byte> inner = image;
+  const auto magic = std::ranges::search(inner, std::as_bytes(std::span(kStateImage.magic)));
+  magic.front() = std::byte{'X'};
+  put_header(kSessionImage, std::array{std::bit_cast<int64_t>(model->fingerprint()), int64_t{50}, model->config().layers}, inner);
+  const std::string said = refusal_of(inner);
+  EXPECT_NE(said.find("memory is damaged: does not begin with RAFSTATE"), std::string::npos) << said;
 
   const auto other = golden_model("lm-softmax");
   EXPECT_NE(refusal<InvalidArgument>([&] { (void)Session::restore(other, path); }).find("belongs to a model with fingerprint"),

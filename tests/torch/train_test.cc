@@ -268,6 +268,18 @@ TEST_F(TrainRun, WhatIsNotTextIsRefusedBeforeAnythingIsWritten) {
   EXPECT_FALSE(fs::exists(out("run")));
 }
 
+TEST_F(TrainRun, WrongNamesAreRefusedByTheirFlag) {
+  const auto expect_start = [&](const char* option, const char* value, const std::string& start) {
+    const std::string said = error_of(tiny("run", {{option, value}}));
+    EXPECT_EQ(said.rfind(start, 0), 0U) << said;
+  };
+  expect_start("estimator", "nope", "--estimator: kind is \"nope\", expected one of softmax");
+  expect_start("norm", "nope", "--norm: \"nope\", expected one of layer");
+  expect_start("feed-forward", "nope", "--feed-forward: \"nope\", expected one of gelu");
+  expect_start("positions", "nope", "--positions: \"nope\", expected one of none");
+  expect_start("tokenizer", "nope", "--tokenizer: \"nope\", expected byte, char");
+}
+
 TEST_F(TrainRun, UngatedMemoryIsNotCarried) {
   EXPECT_NE(error_of(tiny("run", {{"estimator", "rfa"}, {"stateful", "true"}})).find("cannot be carried"), std::string::npos);
 }

@@ -215,6 +215,10 @@ void set_from_text(TrainOptions& options, const OptionInfo& info, const std::str
       info.field);
 }
 
+Estimator parse_estimator_option(std::string_view name, std::string_view text) {
+  return parse_option(name, text, [](std::string_view one) { return parse_estimator(one); });
+}
+
 nlohmann::ordered_json to_json(const TrainOptions& options) {
   nlohmann::ordered_json json;
   json["task"] = name_of(options.task);
