@@ -23,6 +23,7 @@
 #include "io/datasets.h"
 #include "io/npy.h"
 #include "io/picture.h"
+#include "io/text.h"
 #include "raffia/error.h"
 #include "raffia/model.h"
 
@@ -154,10 +155,17 @@ void classify_texts(const ClassifyFlags& flags, const Model& model, const Printe
   if (const std::string summary = classifier.unknown(); !summary.empty()) say("{}", summary);
 }
 
-// Images of a file as numbers from 0 to 1, [N, channels, size, size], or fewer extents.
+FloatArray read_npy_data(const std::filesystem::path& file) {
+  if (file.extension() == ".npy") return read_npy(file);
+  const std::string bytes = read_data_file(file, kMostBytesOfDataset);  // .npy.gz, .npy.xz
+  return parse_npy(std::as_bytes(std::span(bytes)), file.string());
+}
+
+// Images of a file as numbers from 0 to 1, [N, channels, size, size], or fewer extents. The name decides how it is read, without
+// the .gz or .xz of a compressed file.
 FloatArray read_pixels(const std::filesystem::path& file, const ModelConfig& config) {
-  if (file.extension() == ".npy") {
-    FloatArray array = read_npy(file);
+  if (data_extension(file) == ".npy") {
+    FloatArray array = read_npy_data(file);
     for (const float value : array.values) {
       if (!(value >= 0 && value <= 1)) {
         throw FormatError(fmt::format("{}: contains {}, expected numbers from 0 (black) to 1", file.string(), value));
@@ -215,7 +223,7 @@ Run add_classify(CommandLine& command) {
   command
       .add_values("files", flags->files, CommandLine::kAnyNumber,
                   "Texts, one per line (default: stdin); images: .png, .jpg, .pgm, .ppm, .npy, IDX (one channel), CIFAR-10's "
-                  ".bin (three)")
+                  ".bin (three); all may be compressed (.gz, .xz)")
       .type_name("FILE");
   add_positive(command, "--top", flags->top, "Number of classes to print, most likely first");
   command.add_switch("--whole", flags->whole, "Read each file as one text");
