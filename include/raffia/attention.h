@@ -112,7 +112,7 @@ void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, cons
 struct SoftmaxOptions {
   bool causal = false;  // query t of Tq sees keys up to t + Tk - Tq
   // Local attention: query t sees only the keys of its own window of this many tokens and of the `before` windows before it
-  // (causal only). 0: no window. With a window there must be as many queries as keys.
+  // (causal only), as many as there are. 0: no window. With a window there must be as many queries as keys.
   int64_t window = 0, before = 0;
   std::optional<float> scale = {};  // default: 1 / sqrt(D)
   View3 key_bias = {};              // [B, Tk, G], added to the logits

@@ -13,6 +13,7 @@
 
 #include "cli/command.h"
 #include "cli/flags.h"
+#include "cli/table.h"
 #include "core/split.h"
 
 namespace raffia::cli {
@@ -120,7 +121,7 @@ std::string full_name(const CLI::App& app) {
 
 Run add_describe(CommandLine& command) {
   command.hide();  // used by raffia itself
-  return [command] { std::cout << tree_of(root_of(command.app())).dump() << '\n'; };
+  return [command] { std::cout << json_text(tree_of(root_of(command.app()))) << '\n'; };
 }
 
 }  // namespace raffia::cli

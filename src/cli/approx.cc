@@ -329,6 +329,14 @@ std::vector<DataSource> sources_of(const ApproxFlags& flags) {
   return sources;
 }
 
+// Throws Error if numbers of the data are so large that a figure overflowed: JSON has only null for it.
+void require_finite(const char* figure, const std::string& estimator, double value, const DataSource& source) {
+  if (std::isfinite(value)) return;
+  const std::string data = source.scale ? fmt::format("{}, scale {}", source.name, *source.scale) : source.name;
+  throw Error(fmt::format("{} of {} (data {}) is {}, expected a finite number: queries, keys or values are too large for fp32",
+                          figure, estimator, data, std::isnan(value) ? "nan" : fmt::format("{}", value)));
+}
+
 // Contenders take turns within each seed. Softmax is always one of them: the ratios need it.
 std::vector<ApproxRecord> measure(const DataSource& source, const std::vector<Estimator>& estimators, const Setting& run,
                                   Progress& progress) {
@@ -381,6 +389,10 @@ std::vector<ApproxRecord> measure(const DataSource& source, const std::vector<Es
                         .seconds = contender.seconds,
                         .ratio_to_softmax = contenders[softmax].seconds / contender.seconds};
     if (contender.report.rows > 0) record.clamp_rate = contender.report.clamp_rate();
+    require_finite("base_mse", "exact attention", record.base_mse, source);
+    require_finite("mse", record.spec, record.mse, source);
+    require_finite("max_abs_error", record.spec, record.max_abs_error, source);
+    if (record.mse_stderr) require_finite("mse_stderr", record.spec, *record.mse_stderr, source);
     records.push_back(std::move(record));
   }
   return records;

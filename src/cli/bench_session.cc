@@ -89,7 +89,8 @@ std::string stored(BenchModel& bench, const fs::path& directory) {
 }
 
 // A process that loads the model, reads a prompt, writes one token and ends.
-void generate_one_token(const std::string& directory, int64_t threads) {
+void generate_one_token(const BenchModel& bench, int64_t threads) {
+  const std::string& directory = bench.directory;
   const std::string count = std::to_string(threads);
   const pid_t child = fork();
   if (child < 0) throw IoError(fmt::format("fork: {}", std::strerror(errno)));
@@ -97,7 +98,7 @@ void generate_one_token(const std::string& directory, int64_t threads) {
     const int nowhere = open("/dev/null", O_RDWR);
     for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nowhere, stream);
     execl("/proc/self/exe", "raffia", "generate", directory.c_str(), "--prompt", "A", "--tokens", "1", "--greedy", "--threads",
-          count.c_str(), nullptr);
+          count.c_str(), bench.no_mmap ? "--no-mmap" : nullptr, nullptr);
     _exit(127);
   }
   int status = 0;
@@ -113,7 +114,7 @@ void generate_one_token(const std::string& directory, int64_t threads) {
 class SessionTests {
  public:
   SessionTests(const BenchModel& bench, const SessionFlags& flags, const fs::path& workplace)
-      : bench_(bench), flags_(flags), workplace_(workplace), model_(Model::load(bench.directory)) {
+      : bench_(bench), flags_(flags), workplace_(workplace), model_(Model::load(bench.directory, {.map = !bench.no_mmap})) {
     (void)model_->fingerprint();  // computed once per process, not once per session
   }
 
@@ -150,7 +151,7 @@ class SessionTests {
   }
 
   void start() {
-    add("start to first token", 0, std::nullopt, [this] { generate_one_token(bench_.directory, threads()); });
+    add("start to first token", 0, std::nullopt, [this] { generate_one_token(bench_, threads()); });
   }
 
   void at_depth(int64_t depth) {

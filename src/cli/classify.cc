@@ -24,6 +24,7 @@
 #include "io/datasets.h"
 #include "io/npy.h"
 #include "io/picture.h"
+#include "io/text.h"
 #include "raffia/error.h"
 #include "raffia/model.h"
 
@@ -61,8 +62,7 @@ class Printer {
     if (flags_.json) {
       Json classes = Json::array();
       for (const size_t i : order) classes.push_back({{"class", i}, {"label", label(i)}, {"probability", probabilities[i]}});
-      std::cout << Json{{"input", where}, {"number", number}, {"classes", classes}}.dump(-1, ' ', false,
-                                                                                         Json::error_handler_t::replace);
+      std::cout << json_text({{"input", where}, {"number", number}, {"classes", classes}});
     } else {
       for (size_t i = 0; i < order.size(); ++i) {
         std::cout << fmt::format("{}{}\t{:.4f}", i == 0 ? "" : "\t", label(order[i]), probabilities[order[i]]);
@@ -156,10 +156,17 @@ void classify_texts(const ClassifyFlags& flags, const Model& model, const Printe
   if (const std::string summary = classifier.unknown(); !summary.empty()) say("{}", summary);
 }
 
-// Images of a file as numbers from 0 to 1, [N, channels, size, size], or fewer extents.
+FloatArray read_npy_data(const std::filesystem::path& file) {
+  if (file.extension() == ".npy") return read_npy(file);
+  const std::string bytes = read_data_file(file, kMostBytesOfDataset);  // .npy.gz, .npy.xz
+  return parse_npy(std::as_bytes(std::span(bytes)), file.string());
+}
+
+// Images of a file as numbers from 0 to 1, [N, channels, size, size], or fewer extents. The name decides how it is read, without
+// the .gz or .xz of a compressed file.
 FloatArray read_pixels(const std::filesystem::path& file, const ModelConfig& config) {
-  if (file.extension() == ".npy") {
-    FloatArray array = read_npy(file);
+  if (data_extension(file) == ".npy") {
+    FloatArray array = read_npy_data(file);
     for (const float value : array.values) {
       if (!(value >= 0 && value <= 1)) {
         throw FormatError(fmt::format("{}: contains {}, expected numbers from 0 (black) to 1", file.string(), value));
@@ -217,7 +224,7 @@ Run add_classify(CommandLine& command) {
   command
       .add_values("files", flags->files, CommandLine::kAnyNumber,
                   "Texts, one per line (default: stdin); images: .png, .jpg, .pgm, .ppm, .npy, IDX (one channel), CIFAR-10's "
-                  ".bin (three)")
+                  ".bin (three); all may be compressed (.gz, .xz)")
       .type_name("FILE");
   add_positive(command, "--top", flags->top, "Number of classes to print, most likely first");
   command.add_switch("--whole", flags->whole, "Read each file as one text");

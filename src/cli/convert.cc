@@ -51,7 +51,7 @@ bool has_map(EstimatorKind kind) {
 std::vector<Estimator> estimators_of(const ConvertFlags& flags) {
   std::vector<Estimator> estimators;
   for (const std::string_view text : split(flags.to, ';')) {
-    Estimator estimator = parse_estimator(text);
+    Estimator estimator = train::parse_estimator_option("to", text);
     if (has_map(estimator.kind) && text.find("map=") == std::string_view::npos) estimator.map = kMap;
     if (flags.samples && estimator.kind != EstimatorKind::softmax) {
       if (!has_map(estimator.kind) && estimator.kind != EstimatorKind::lara && estimator.kind != EstimatorKind::eva)

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/command_flags.h"
+#include "core/message.h"
 #include "core/split.h"
 #include "raffia/error.h"
 
@@ -26,7 +27,7 @@ Estimator parse_estimator_of(const std::string& flag, const std::string& spec) {
   try {
     return parse_estimator(spec);
   } catch (const InvalidArgument& error) {
-    throw FlagError(flag, error.what());
+    throw FlagError(flag, without_origin(error.what()));
   }
 }
 

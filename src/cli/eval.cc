@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "cli/train_commands.h"
 #include "io/json_fields.h"
@@ -24,16 +23,12 @@ TrainedWith trained_with(const std::filesystem::path& model) {
   TrainedWith trained;
   const std::filesystem::path path = model / "trainer" / "options.json";
   if (!std::filesystem::exists(path)) return trained;
-  try {
-    const auto options = parse_json(read_file(path, kMostBytesOfOptions), path.string());
-    trained.segment = options.value("segment", trained.segment);
-    trained.source = options.value("source", trained.source);
-    trained.target = options.value("target", trained.target);
-    trained.label_column = options.value("label-column", trained.label_column);
-    trained.text_column = options.value("text-column", trained.text_column);
-  } catch (const nlohmann::json::exception& error) {
-    throw FormatError(fmt::format("{}: {}", path.string(), error.what()));
-  }
+  JsonFields options = JsonFields::parse(read_file(path, kMostBytesOfOptions), path.string());
+  if (options.has("segment")) trained.segment = options.integer("segment", 1, INT64_MAX);
+  if (options.has("source")) trained.source = options.string("source");
+  if (options.has("target")) trained.target = options.string("target");
+  if (options.has("label-column")) trained.label_column = options.string("label-column");
+  if (options.has("text-column")) trained.text_column = options.integer("text-column", 0, INT64_MAX);
   return trained;
 }
 

@@ -58,6 +58,21 @@ const RecordColumn<LmRecord> kLmColumns[] = {
      [](const Json& value) { return human_seconds(value.get<double>()); }},
 };
 
+// A tensor that --dump-qkv wrote.
+struct DumpRecord {
+  std::string file;
+  int64_t layer = 0;
+  std::string tensor;
+  std::vector<int64_t> shape;
+};
+
+const RecordColumn<DumpRecord> kDumpColumns[] = {
+    {"file", [](const DumpRecord& r) { return json_of(r.file); }},
+    {"layer", [](const DumpRecord& r) { return json_of(r.layer); }, Style::key},
+    {"tensor", [](const DumpRecord& r) { return json_of(r.tensor); }, Style::key},
+    {"shape", [](const DumpRecord& r) { return json_of(r.shape); }, Style::key},
+};
+
 void check_ids(std::span<const int32_t> ids, const ModelConfig& config) {
   for (const int32_t id : ids) {
     if (id >= config.vocabulary)
@@ -131,15 +146,21 @@ void dump_qkv(const EvalFlags& flags, nn::LanguageModelImpl& model, std::span<co
   model.hidden(torch::tensor(std::vector<int64_t>(ids.begin(), ids.begin() + segment)).unsqueeze(0));
 
   NamedTensors tensors;
+  std::vector<DumpRecord> records;
   for (int64_t layer = 0; layer < layers; ++layer) {
     if (flags.layer && layer != *flags.layer) continue;
     const auto& kept = attentions[static_cast<size_t>(layer)]->kept();
     const std::pair<const char*, const Tensor*> parts[] = {{"q", &kept.q}, {"k", &kept.k}, {"v", &kept.v}};
     for (const auto& [name, tensor] : parts) {
       tensors.emplace_back(flags.layer ? name : fmt::format("layers.{}.{}", layer, name), tensor->to(at::kFloat));
+      records.push_back({flags.dump.string(), layer, tensors.back().first, tensor->sizes().vec()});
     }
   }
   save_tensors(flags.dump, tensors);
+  // The table would repeat the message: it is left out, unless a program is to read it.
+  if (const Format format = flags.output.format(); format != Format::markdown) {
+    print_table(kDumpColumns, std::span<const DumpRecord>(records), format, std::cout);
+  }
   say("{}: q, k and v of {} tokens, for raffia approx --causal --input {}{}", flags.dump.string(), segment, flags.dump.string(),
       flags.layer ? "" : " --names layers.0.q,layers.0.k,layers.0.v");
 }

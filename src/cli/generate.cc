@@ -80,16 +80,15 @@ void print_json(const Outcome& outcome, const Session& session, bool interrupted
                      {"state_bytes", session.state_bytes()},
                      {"peak_rss_bytes", peak_rss()},
                      {"fingerprint", fingerprint_text(session.model().fingerprint())}};
-  // Bytes that are not UTF-8 cannot be in JSON strings; "ids" is complete.
-  std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+  // Where "text" is not UTF-8, "ids" is complete.
+  std::cout << json_text(json, 2) << '\n';
 }
 
 // One line per token, with its text as a JSON string.
 void print_log_probabilities(const Generated& written, const Tokenizer& tokenizer) {
   for (size_t i = 0; i < written.ids.size(); ++i) {
     const std::string text = tokenizer.decode(std::span(written.ids).subspan(i, 1));
-    say("{:>6} {:>10.4f} {}", written.ids[i], written.log_probabilities[i],
-        Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
+    say("{:>6} {:>10.4f} {}", written.ids[i], written.log_probabilities[i], json_text(text));
   }
 }
 

@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/progress.h"
+#include "cli/table.h"
 #include "cli/weight_types.h"
 #include "io/byte_source.h"
 #include "io/hf.h"
@@ -40,7 +41,7 @@ void print(const ImportedModel& model, const Tokenizer& tokenizer, const ImportO
   Json json = describe(model, options.directory, type, report);
   json["tokenizer"] = tokenizer.kind();
   if (options.json) {
-    std::cout << json.dump(2) << '\n';
+    std::cout << json_text(json, 2) << '\n';
     return;
   }
   const ModelConfig& config = model.config;

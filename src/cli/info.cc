@@ -10,6 +10,7 @@
 
 #include "cli/command.h"
 #include "cli/machine.h"
+#include "cli/table.h"
 #include "raffia/isa.h"
 #include "raffia/threads.h"
 #include "raffia/version.h"
@@ -70,7 +71,7 @@ Run add_info(CommandLine& command) {
   return [json] {
     const nlohmann::ordered_json info = describe_machine();
     if (*json) {
-      std::cout << info.dump(2) << '\n';
+      std::cout << json_text(info, 2) << '\n';
     } else {
       print_text(info);
     }

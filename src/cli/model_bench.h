@@ -23,6 +23,7 @@ struct ModelFlags {
   std::vector<Estimator> estimators = {{.kind = EstimatorKind::rfa_gate}, {.kind = EstimatorKind::softmax}};
   std::vector<WeightType> types = {WeightType::f32};
   std::vector<std::string> directories;
+  bool no_mmap = false;
   uint64_t seed = 1;
 };
 void add_model_flags(CommandLine& command, ModelFlags& flags);
@@ -34,6 +35,7 @@ struct BenchModel {
   ModelConfig config = {};            // of random weights
   WeightType type = WeightType::f32;  // likewise
   std::string directory = {};         // empty: random weights
+  bool no_mmap = false;               // of the weights in the directory
   uint64_t seed = 1;
   std::vector<std::byte> weights = {};  // made by prepare(), or empty
 

@@ -32,7 +32,11 @@ std::string_view command_for(Task task) {
 
 void add_model(CommandLine& command, ModelToRun& flags) {
   command.add("model", flags.directory, "Directory of the model").type_name("DIR").required();
-  command.add_switch("--no-mmap", flags.no_mmap,
+  add_no_mmap(command, flags.no_mmap);
+}
+
+void add_no_mmap(CommandLine& command, bool& target) {
+  command.add_switch("--no-mmap", target,
                      "Copy the weights into memory instead of mapping them: their file may change while the command runs");
 }
 

@@ -19,6 +19,7 @@ struct ModelToRun {
   bool no_mmap = false;
 };
 void add_model(CommandLine& command, ModelToRun& flags);
+void add_no_mmap(CommandLine& command, bool& target);
 
 // Throws for models of another task, with the name of the command for them.
 std::shared_ptr<const Model> load_model(const ModelToRun& flags, std::initializer_list<Task> tasks);

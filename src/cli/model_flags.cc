@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/estimator_flags.h"
 #include "cli/model_bench.h"
+#include "cli/model_commands.h"
 #include "cli/weight_types.h"
 #include "io/model_directory.h"
 #include "raffia/error.h"
@@ -52,6 +53,7 @@ void add_model_flags(CommandLine& command, ModelFlags& flags) {
                              "Measure the model in this directory instead; may be repeated")
                          .type_name("DIR");
   for (Flag option : of_random) option.excludes(model);
+  add_no_mmap(command, flags.no_mmap);
 }
 
 void BenchModel::prepare() {
@@ -59,7 +61,7 @@ void BenchModel::prepare() {
 }
 
 std::shared_ptr<const Model> BenchModel::make() {
-  if (!directory.empty()) return Model::load(directory);
+  if (!directory.empty()) return Model::load(directory, {.map = !no_mmap});
   if (weights.empty()) prepare();
   return Model::over(config, std::move(weights), nullptr, "random weights");
 }
@@ -84,7 +86,8 @@ std::vector<std::vector<BenchModel>> models_of(const ModelFlags& flags) {
         throw UsageError(fmt::format("--model: {} is for task {}, expected lm", directory, name_of(config.task)));
       }
       const std::filesystem::path name = path.has_filename() ? path.filename() : path.parent_path().filename();
-      group.push_back({.op = op_of(config), .name = name.string(), .config = config, .directory = directory});
+      group.push_back(
+          {.op = op_of(config), .name = name.string(), .config = config, .directory = directory, .no_mmap = flags.no_mmap});
     }
     return groups;
   }
@@ -102,7 +105,7 @@ std::vector<std::vector<BenchModel>> models_of(const ModelFlags& flags) {
       } catch (const FormatError& error) {
         throw UsageError(error.what());
       }
-      group.push_back({.op = op_of(config), .config = config, .type = type, .seed = flags.seed});
+      group.push_back({.op = op_of(config), .config = config, .type = type, .no_mmap = flags.no_mmap, .seed = flags.seed});
     }
   }
   return groups;

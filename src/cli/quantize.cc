@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/flags.h"
 #include "cli/import.h"
+#include "cli/table.h"
 #include "cli/weight_types.h"
 #include "io/datasets.h"
 #include "io/model_directory.h"
@@ -50,7 +51,7 @@ void quantize(const QuantizeOptions& options) {
     json["row_error_mean"] = report.mean;
     json["row_error_worst"] = report.worst;
     json["row_error_worst_tensor"] = report.worst_tensor;
-    std::cout << json.dump(2) << '\n';
+    std::cout << json_text(json, 2) << '\n';
     return;
   }
   std::cout << fmt::format("{}: {} matrices as {}, {} bytes, {} before ({:.2f} times the size)\n", options.to, report.matrices,

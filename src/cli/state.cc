@@ -41,7 +41,7 @@ Json to_json(const SamplingOptions& sampling) {
 
 void print(const Json& json, bool as_json) {
   if (as_json) {
-    std::cout << json.dump(2) << '\n';
+    std::cout << json_text(json, 2) << '\n';
     return;
   }
   for (const auto& [name, value] : json.items()) {

@@ -15,7 +15,7 @@ void print_json(std::span<const TableColumn> columns, std::span<const TableRow> 
     for (size_t i = 0; i < columns.size(); ++i) object[columns[i].name] = row[i];
     array.push_back(std::move(object));
   }
-  out << array.dump(2) << '\n';
+  out << json_text(array, 2) << '\n';
 }
 
 // In quotes where a comma or a quote would end it.
@@ -90,9 +90,11 @@ void print_markdown(std::span<const TableColumn> columns, std::span<const TableR
 
 }  // namespace
 
+std::string json_text(const Json& value, int indent) { return value.dump(indent, ' ', false, Json::error_handler_t::replace); }
+
 std::string plain(const Json& value) {
   if (value.is_null()) return "";
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
 void print_table(std::span<const TableColumn> columns, std::span<const TableRow> rows, Format format, std::ostream& out) {

@@ -21,6 +21,10 @@ enum class Style : uint8_t {
   measured,  // in the table if any record has it
 };
 
+// JSON as commands print it: in lines indented by `indent`, or in one line. Bytes of names and texts that are not UTF-8 cannot be
+// in JSON strings: each becomes U+FFFD.
+std::string json_text(const Json& value, int indent = -1);
+
 std::string plain(const Json& value);  // empty for null
 
 struct TableColumn {

@@ -191,19 +191,18 @@ void print_recall(const train::Metrics& metrics) {
 
 void print_summary(const train::Summary& summary, const TrainOptions& options, bool json) {
   if (json) {
-    std::cout << Json{{"task", train::name_of(options.task)},
-                      {"out", options.out},
-                      {"end", name_of(summary.end)},
-                      {"step", summary.step},
-                      {"best_step", summary.best_step},
-                      {"valid", to_json(summary.valid)},
-                      {"test", summary.test.empty() ? Json(nullptr) : to_json(summary.test)},
-                      {"parameters", summary.parameters},
-                      {"tokens", summary.tokens},
-                      {"seconds", summary.seconds},
-                      {"tokens_per_second", summary.tokens_per_second}}
-                     .dump(2)
-              << '\n';
+    const Json summarised = {{"task", train::name_of(options.task)},
+                             {"out", options.out},
+                             {"end", name_of(summary.end)},
+                             {"step", summary.step},
+                             {"best_step", summary.best_step},
+                             {"valid", to_json(summary.valid)},
+                             {"test", summary.test.empty() ? Json(nullptr) : to_json(summary.test)},
+                             {"parameters", summary.parameters},
+                             {"tokens", summary.tokens},
+                             {"seconds", summary.seconds},
+                             {"tokens_per_second", summary.tokens_per_second}};
+    std::cout << json_text(summarised, 2) << '\n';
     return;
   }
   std::cout << fmt::format("{}: step {}, {}\n", options.out, summary.best_step, in_words(summary.valid));

@@ -45,7 +45,7 @@ void print(const std::string& source, const std::vector<Translation>& found, int
                               {"score", each.score}});
     }
     const Json json = {{"line", line}, {"source", source}, {"translations", translations}};
-    std::cout << json.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n';
+    std::cout << json_text(json) << '\n';
   } else if (flags.best > 0) {
     for (const Translation& each : std::span(found).first(count)) {
       std::cout << fmt::format("{}\t{:.4f}\t{}\n", line, each.score, tokenizer.decode(each.ids));

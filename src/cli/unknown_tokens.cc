@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "cli/table.h"
 #include "io/text.h"
 
 namespace raffia::cli {
@@ -39,9 +40,7 @@ void UnknownTokens::find_examples(std::string_view text) {
 std::string UnknownTokens::summary() const {
   if (count_ == 0) return "";
   std::vector<std::string> shown;
-  for (const std::string& each : examples_) {
-    shown.push_back(nlohmann::json(each).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  }
+  for (const std::string& each : examples_) shown.push_back(json_text(each));
   const char* noun = words_ ? "word" : "character";
   return count_ == 1
              ? fmt::format("1 {} is not in the vocabulary and was read as an unknown token: {}", noun, fmt::join(shown, ", "))

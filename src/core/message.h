@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -22,6 +23,11 @@ template <typename... Args>
 void say(fmt::format_string<Args...> format, Args&&... args) noexcept {
   detail::say_line(format, fmt::make_format_args(args...));
 }
+
+// What an error says, without the name of a function or exception at its start, for messages that name a flag or a file instead:
+//   parse_norm: "x", expected one of layer, rms             ->  "x", expected one of layer, rms
+//   [json.exception.parse_error.101] parse error at line 1  ->  parse error at line 1
+std::string without_origin(std::string_view message);
 
 }  // namespace raffia
 

@@ -46,10 +46,8 @@ struct Problem {
     sequences = sequences_of(function, options.layout, batch, query_length, key_length);
     scale = scale_or_default(options.scale, dim);
     require(options.window >= 0, "{}: window is {}, expected at least 0", function, options.window);
-    require(
-        options.before >= 0 && options.before <= key_length && (options.before == 0 || (options.window > 0 && options.causal)),
-        "{}: before is {}, expected 0 to {} (length of k), and 0 unless there is a window and causal is set", function,
-        options.before, key_length);
+    require(options.before >= 0 && (options.before == 0 || (options.window > 0 && options.causal)),
+            "{}: before is {}, expected 0 or more, and 0 unless there is a window and causal is set", function, options.before);
     for (const Sequence& s : sequences) {
       require(options.window == 0 || s.queries == s.keys,
               "{}: window is {} with {} queries and {} keys, expected as many queries as keys", function, options.window,
@@ -67,9 +65,10 @@ struct Problem {
                      .workers = Workers(options)};
     for (const Sequence& s : sequences) {
       const size_t queries = static_cast<size_t>(s.queries), keys = static_cast<size_t>(s.keys);
+      const int64_t before = std::min(options.before, s.keys);  // there are no more windows
       const Visibility visible = options.window == 0
                                      ? (options.causal ? Visibility::causal(queries, keys) : Visibility::all(queries, keys))
-                                 : options.causal ? Visibility::recent(queries, keys, options.window, options.before, 0)
+                                 : options.causal ? Visibility::recent(queries, keys, options.window, before, 0)
                                                   : Visibility::own(queries, keys, options.window, options.window);
       part.sequences.push_back({s.batch, s.first_query, s.first_key, visible});
     }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/message.h"
 #include "raffia/error.h"
 
 namespace raffia {
@@ -53,8 +54,13 @@ Tree parse_tree(std::string_view text, std::string_view where, int deepest, Seen
       return true;
     });
   } catch (const typename Tree::exception& error) {
-    throw FormatError(fmt::format("{}: is not valid JSON: {}", where, error.what()));
+    throw FormatError(fmt::format("{}: is not valid JSON: {}", where, without_origin(error.what())));
   }
+}
+
+Json object_of(Json value, std::string_view where) {
+  if (!value.is_object()) throw FormatError(fmt::format("{}: is {}, expected a JSON object", where, describe(value)));
+  return value;
 }
 
 constexpr auto kNobodyListens = [](const auto&, const auto&) {};
@@ -73,9 +79,11 @@ JsonFields::JsonFields(Json object, std::string_view where, std::string prefix)
     : object_(std::make_shared<const Json>(std::move(object))), where_(where), prefix_(std::move(prefix)) {}
 
 JsonFields JsonFields::parse(std::string_view text, std::string_view where) {
-  Json object = parse_tree<Json>(text, where, kDeepest, StrictKeys(where));
-  if (!object.is_object()) throw FormatError(fmt::format("{}: is {}, expected a JSON object", where, describe(object)));
-  return JsonFields(std::move(object), where);
+  return JsonFields(object_of(parse_tree<Json>(text, where, kDeepest, StrictKeys(where)), where), where);
+}
+
+JsonFields JsonFields::of(const nlohmann::ordered_json& tree, std::string_view where) {
+  return JsonFields(object_of(tree, where), where);
 }
 
 bool JsonFields::has(std::string_view name) const { return object_->contains(std::string(name)); }

@@ -28,6 +28,7 @@ class JsonFields {
  public:
   // One object. Duplicate keys and nesting beyond a few levels are errors.
   static JsonFields parse(std::string_view text, std::string_view where);
+  static JsonFields of(const nlohmann::ordered_json& tree, std::string_view where);  // that parse_ordered_json has read
 
   const std::string& where() const { return where_; }
   bool has(std::string_view name) const;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "core/message.h"
 #include "io/json_fields.h"
 #include "io/text.h"
 #include "raffia/error.h"
@@ -213,7 +214,7 @@ Estimator estimator_field(const JsonFields& fields, std::string_view name, std::
   try {
     return parse_estimator(text, unnamed_keys());
   } catch (const InvalidArgument& error) {
-    fields.refuse(name, fmt::format("is not an estimator: {}", error.what()));
+    fields.refuse(name, fmt::format("is not an estimator: {}", without_origin(error.what())));
   }
 }
 
@@ -223,7 +224,7 @@ auto named_field(JsonFields& fields, std::string_view name, Parse parse) {
   try {
     return parse(text);
   } catch (const InvalidArgument& error) {
-    fields.refuse(name, fmt::format("is invalid: {}", error.what()));
+    fields.refuse(name, fmt::format("is invalid: {}", without_origin(error.what())));
   }
 }
 

@@ -4,9 +4,9 @@
 #include <zlib.h>
 
 #include <algorithm>
-#include <cctype>
 #include <string>
 
+#include "io/compressed.h"
 #include "io/picture_decoder.h"
 #include "io/pnm.h"
 #include "io/text.h"
@@ -54,12 +54,6 @@ void require_opaque(const DecodedPicture& picture, std::string_view where) {
   }
 }
 
-std::string ending_of(const std::filesystem::path& path) {
-  std::string ending = path.extension().string();
-  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return ending;
-}
-
 }  // namespace
 
 FloatArray parse_picture(std::string_view bytes, std::string_view where) {
@@ -89,13 +83,13 @@ FloatArray parse_picture(std::string_view bytes, std::string_view where) {
 
 bool is_picture(const std::filesystem::path& path) {
   static constexpr std::string_view kEndings[] = {".png", ".jpg", ".jpeg", ".pgm", ".ppm"};
-  return std::ranges::find(kEndings, ending_of(path)) != std::end(kEndings);
+  return std::ranges::find(kEndings, data_extension(path)) != std::end(kEndings);
 }
 
 FloatArray read_picture(const std::filesystem::path& path) {
-  const std::string ending = ending_of(path);
+  const std::string ending = data_extension(path);
   if (ending == ".pgm" || ending == ".ppm") return read_pnm(path);
-  return parse_picture(read_file(path, kMostBytesOfFile), path.string());
+  return parse_picture(decompressed(read_file(path, kMostBytesOfFile), path.string(), kMostBytesOfFile), path.string());
 }
 
 }  // namespace raffia

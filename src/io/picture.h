@@ -17,10 +17,11 @@ inline constexpr int64_t kMostPixelsOfSide = 4096;
 // 16-bit values are reduced to 8 bits. Transparent pixels are an error. Throws FormatError; `where` names the file.
 FloatArray parse_picture(std::string_view bytes, std::string_view where);
 
-// Whether read_picture supports the file name extension: .png, .jpg, .jpeg, .pgm or .ppm, in any case.
+// Whether read_picture supports the file name extension: .png, .jpg, .jpeg, .pgm or .ppm, in any case, and with .gz or .xz after
+// it.
 bool is_picture(const std::filesystem::path& path);
 
-// Also throws IoError.
+// May be compressed (gz, xz). Also throws IoError.
 FloatArray read_picture(const std::filesystem::path& path);
 
 }  // namespace raffia

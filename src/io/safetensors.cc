@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/message.h"
 #include "io/file.h"
 #include "raffia/error.h"
 
@@ -141,7 +142,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
 
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& error) override {
-    throw FormatError(fmt::format("{}: the header is not JSON near byte {}: {}", where_, kPrefix + position, error.what()));
+    throw FormatError(
+        fmt::format("{}: the header is not JSON near byte {}: {}", where_, kPrefix + position, without_origin(error.what())));
   }
 
   static std::string printable(std::string_view text) {

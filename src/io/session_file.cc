@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
+#include "core/message.h"
 #include "io/elements.h"
 #include "io/file.h"
 #include "io/image.h"
@@ -117,7 +121,7 @@ SessionImage::Part read_part(PayloadReader& reader) {
     try {
       return parse(bytes);
     } catch (const FormatError& error) {
-      reader.refuse("memory is damaged: {}", error.what());
+      reader.refuse("memory is damaged: {}", without_origin(error.what()));
     }
   };
   SessionImage::Part part{.past = KeyRows{}, .tail = {}};
@@ -150,6 +154,61 @@ void write_part(Writer& writer, const SessionImage::Part& part) {
     writer.words<std::byte>(std::get<WindowState>(part.past).to_bytes());
   }
   writer.words<float>(part.tail);
+}
+
+enum class Numbers : uint8_t {
+  finite,
+  logarithms,  // -inf too: no weight
+  all_but_nan,
+};
+
+// Throws if a number is impossible in a session. Otherwise it would be found in the logits of the next token only, and the
+// weights of the model would be suspected.
+void require_numbers(std::span<const float> values, Numbers allowed, std::string_view what, std::string_view where) {
+  const auto is_possible = [allowed](float value) {
+    return std::isfinite(value) || (allowed == Numbers::logarithms && value == -std::numeric_limits<float>::infinity()) ||
+           (allowed == Numbers::all_but_nan && !std::isnan(value));
+  };
+  const auto bad = std::ranges::find_if_not(values, is_possible);
+  if (bad == values.end()) return;
+  throw FormatError(fmt::format("{}: {} contain {}, expected finite numbers: the session is damaged", where, what,
+                                std::isnan(*bad) ? "nan" : fmt::format("{}", *bad)));
+}
+
+Numbers numbers_of(WindowPart part) {
+  switch (part) {
+    case WindowPart::gates:  // of an open or closed gate, before the sigmoid
+      return Numbers::all_but_nan;
+    case WindowPart::log_decay:
+    case WindowPart::summary_weights:
+    case WindowPart::folded_weights:
+    case WindowPart::mixtures:
+      return Numbers::logarithms;
+    default:
+      return Numbers::finite;
+  }
+}
+
+void require_numbers(const SessionImage::Part& part, size_t index, std::string_view where) {
+  const std::string what = fmt::format("the numbers of memory {}", index);
+  if (const auto* keys = std::get_if<KeyRows>(&part.past)) {
+    require_numbers(keys->keys, Numbers::finite, fmt::format("the keys of memory {}", index), where);
+    require_numbers(keys->values, Numbers::finite, fmt::format("the values of memory {}", index), where);
+  } else if (const auto* state = std::get_if<State>(&part.past)) {
+    const std::span<const float> all = state->data();
+    const auto decays = static_cast<size_t>(state->shape().batch * state->shape().heads);  // the last part
+    require_numbers(all.first(all.size() - decays), Numbers::finite, what, where);
+    require_numbers(all.last(decays), Numbers::logarithms, what, where);
+  } else {
+    const auto& window = std::get<WindowState>(part.past);
+    for (int64_t b = 0; b < window.shape().batch; ++b) {
+      for (int i = 0; i < kWindowParts; ++i) {
+        const auto each = static_cast<WindowPart>(i);
+        require_numbers(window.part(each, b), numbers_of(each), what, where);
+      }
+    }
+  }
+  require_numbers(part.tail, Numbers::finite, fmt::format("the tail of memory {}", index), where);
 }
 
 // The fields of a header. The payload says itself how it is made; the file must be as long as the header claims.
@@ -210,6 +269,8 @@ SessionImage session_from_bytes(std::span<const std::byte> bytes, std::string_vi
   image.logits = reader.words<float>("logits");
   for (int64_t i = 0; i < fields[2]; ++i) image.parts.push_back(read_part(reader));
   reader.expect_end();
+  require_numbers(image.logits, Numbers::finite, "the logits", where);
+  for (size_t i = 0; i < image.parts.size(); ++i) require_numbers(image.parts[i], i, where);
   return image;
 }
 

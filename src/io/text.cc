@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <span>
 
 #include "io/compressed.h"
@@ -63,6 +64,12 @@ void write_file(const std::filesystem::path& path, std::string_view bytes) {
 
 std::string read_data_file(const std::filesystem::path& path, uint64_t limit) {
   return decompressed(read_file(path), path.string(), limit);
+}
+
+std::string data_extension(const std::filesystem::path& path) {
+  std::string extension = path.extension().string();
+  std::ranges::transform(extension, extension.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension == ".gz" || extension == ".xz" ? data_extension(path.stem()) : extension;
 }
 
 std::string read_text_file(const std::filesystem::path& path) {

@@ -28,7 +28,11 @@ constexpr uint64_t kMostBytesOfImage = uint64_t{1} << 26;    // a single image
 // from pipes and in constant memory, by cli::Input. Throws IoError and FormatError.
 std::string read_data_file(const std::filesystem::path& path, uint64_t limit);
 
-// The same, and checks that it is not empty and UTF-8 without zero bytes. Throws FormatError, which names the first wrong byte.
+// The file name extension, in lower case. Of a compressed file it is the one before .gz or .xz: ".pgm" of "grey.PGM.xz".
+std::string data_extension(const std::filesystem::path& path);
+
+// read_data_file, and checks that it is not empty and UTF-8 without zero bytes. Throws FormatError, which names the first wrong
+// byte.
 std::string read_text_file(const std::filesystem::path& path);
 
 // The offset of the first byte that is not part of valid UTF-8 (no surrogates, nothing overlong, at most U+10FFFF), or that is

@@ -268,11 +268,23 @@ TEST_F(Approx, BadInputsAreFailuresThatNameTheFile) {
   expect_failure(q, q + ": ");  // not safetensors
 }
 
+TEST_F(Approx, OverflowIsAFailureThatNamesTheEstimatorAndTheFigure) {
+  // phi(q) . phi(k) is 1e60 with elu features: infinite in fp32, though every input is finite.
+  const std::string huge = write_npy("huge.npy", "(12, 8)", std::vector<float>(12 * 8, 1e30F));
+  const std::string v = write_npy("v.npy", "(12, 8)", normals(12 * 8, 1));
+  const std::string input = "--input " + huge + " " + huge + " " + v;
+  for (const char* format : {"--json", "--csv", "--md"}) {
+    expect_exit(1, std::string(format) + " --seeds 1 --estimators softmax,rfa:map=elu " + input,
+                "mse of rfa:map=elu (data input) is nan, expected a finite number");
+  }
+  EXPECT_TRUE(records("--seeds 1 --estimators softmax " + input)[0]["mse"].is_number());
+}
+
 TEST_F(Approx, BadUsageExitsWithTwoAndSaysWhy) {
   expect_exit(2, "--estimators nope", "kind is \"nope\", expected one of softmax, window");
   expect_exit(2, "--estimators lara:frobs=3", "lara has no key \"frobs\"");
   expect_exit(2, "--estimators lara,,eva", "'lara,,eva' contains an empty value");
-  expect_exit(2, "--estimator rfa:samples=0", "--estimator: parse_estimator: samples of rfa is \"0\"");
+  expect_exit(2, "--estimator rfa:samples=0", "--estimator: samples of rfa is \"0\"");
   expect_exit(2, "--data cubes", "--data: 'cubes' is unknown, expected one of iid, walk, rw");
   expect_exit(2, "--scale 0", "--scale: '0' is not a positive number");
   expect_exit(2, "--scale 1,x", "--scale: 'x' is not a positive number");

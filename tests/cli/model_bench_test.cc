@@ -9,6 +9,7 @@
 #include <string>
 
 #include "cli/command_line.h"
+#include "cli/model_case.h"
 #include "support/temporary_directory.h"
 
 namespace {
@@ -160,6 +161,20 @@ TEST_F(ModelBench, PlotsSpeedAndMemoryAgainstDepth) {
   const std::string drawn{std::istreambuf_iterator<char>(svg), {}};
   for (const char* text : {"RFA-Gate, 1 thread", "softmax, 2 threads", "tokens per second", "memory of a session", "</svg>"}) {
     EXPECT_NE(drawn.find(text), std::string::npos) << text;
+  }
+}
+
+using BenchOfADirectory = ModelCommand;
+
+TEST_F(BenchOfADirectory, WeightsMayBeCopiedIntoMemory) {
+  for (const std::string& command :
+       {"bench decode --depths 0 --tokens 2 --repeats 1 --model " + model("lm-gate"),
+        "bench prefill --lengths 8 --repeats 1 --model " + model("lm-gate"),
+        std::string("bench session --depths 4 --prompt-tokens 8 --layers 1 --width 16 --heads 1 --repeats 1")}) {
+    const json mapped = json_of(command), copied = json_of(command + " --no-mmap");
+    ASSERT_GT(copied.size(), 0U) << command;
+    ASSERT_EQ(copied.size(), mapped.size()) << command;
+    EXPECT_EQ(copied[0]["weight_bytes"], mapped[0]["weight_bytes"]) << command;
   }
 }
 

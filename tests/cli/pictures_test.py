@@ -1,5 +1,7 @@
 """Images through raffia classify: pictures_test.py PATH/raffia tests/golden fuzz/corpus/picture_fuzz"""
+import gzip
 import json
+import lzma
 import struct
 import subprocess
 import sys
@@ -47,6 +49,25 @@ class Pictures(unittest.TestCase):
         self.assertEqual(sorted(each["class"] for each in by_pgm), [0, 1, 2])
         self.assertEqual(by_png, by_pgm)
         self.assertEqual(by_jpeg, by_pgm)
+
+    def test_compressed_files_are_what_they_were_before(self):
+        image = bytes(i % 251 for i in range(144))
+        header = "{'descr': '<f4', 'fortran_order': False, 'shape': (12, 12), }".ljust(117) + "\n"
+        array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + struct.pack("<144f", *(value / 255 for value in image))
+        rows = b"".join(b"\0" + image[12 * y:12 * y + 12] for y in range(12))
+        found = []
+        for name, content in (("c.pgm", b"P5 12 12 255\n" + image), ("c.png", png_of(12, 12, zlib.compress(rows))), ("c.npy", array)):
+            for ending, pack in (("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)):
+                file = Path(self.directory.name) / (name + ending)
+                file.write_bytes(pack(content))
+                done = self.classify(file)
+                self.assertEqual((done.returncode, done.stderr), (0, ""), file)
+                found.append(json.loads(done.stdout)["classes"])
+        self.assertEqual(len(found), 9)
+        for classes in found:
+            self.assertEqual(classes, found[0])
+        self.assertIn("d.pgm.xz: byte 13: 3 bytes follow, expected 144", self.refused("d.pgm.xz", lzma.compress(b"P5 12 12 255\nabc")))
+        self.assertIn("e.npy.gz: does not begin with \\x93NUMPY", self.refused("e.npy.gz", gzip.compress(b"P5")))
 
     def test_capital_endings_count(self):
         copy = Path(self.directory.name) / "GREY.PNG"

@@ -5,6 +5,8 @@
 #include <limits>
 #include <string>
 
+#include "core/message.h"
+
 namespace raffia {
 namespace {
 
@@ -56,6 +58,15 @@ TEST(Check, ProductsThatOverflowAreNothing) {
   EXPECT_EQ(checked_product({kMax / 2 + 1, 2}), std::nullopt);
   EXPECT_EQ(checked_product({int64_t{1} << 32, int64_t{1} << 31, 0}), std::nullopt);
   EXPECT_EQ(checked_product({3, -1}), std::nullopt);
+}
+
+TEST(Message, LosesTheFunctionOrExceptionThatItBeginsWith) {
+  EXPECT_EQ(without_origin("parse_norm: \"x\", expected layer"), "\"x\", expected layer");
+  EXPECT_EQ(without_origin("State::from_bytes: 3 bytes: truncated"), "3 bytes: truncated");
+  EXPECT_EQ(without_origin("[json.exception.parse_error.101] parse error at line 1"), "parse error at line 1");
+  for (const char* message : {"", "width: is 3", "my_model/config.json: is empty", "[1, 2] is a shape", "parse_norm"}) {
+    EXPECT_EQ(without_origin(message), message);
+  }
 }
 
 }  // namespace

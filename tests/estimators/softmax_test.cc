@@ -71,6 +71,19 @@ TEST(SoftmaxAttention, EqualsReferenceAcrossLengths) {
   });
 }
 
+TEST(SoftmaxAttention, MoreWindowsThanThereAreAreAllOfThem) {
+  EachIsa().run([] {
+    for (int64_t length : {0, 1, 3, 33}) {
+      Case c({.queries = length, .keys = length, .dim = 20, .value_dim = 20, .causal = true});
+      c.options.window = 2;
+      for (int64_t before : {int64_t{0}, int64_t{1}, length, length + 1, int64_t{1} << 40}) {
+        c.options.before = before;
+        expect_matches_reference(c);
+      }
+    }
+  });
+}
+
 TEST(SoftmaxAttention, EqualsReferenceWithMaskBiasAndGroups) {
   EachIsa().run([] {
     for (int64_t length : {1, 33, 150}) {

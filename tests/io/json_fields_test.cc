@@ -28,8 +28,19 @@ TEST(Json, DeepNestingIsRefusedByEveryReader) {
 
 TEST(Json, WhatIsNotJsonIsRefused) {
   for (const char* text : {"", "{", "[1,]", "nul", "{} {}"}) {
-    EXPECT_EQ(refusal<FormatError>([&] { (void)parse_json(text, "here"); }).rfind("here: is not valid JSON", 0), 0U);
+    EXPECT_EQ(refusal<FormatError>([&] { (void)parse_json(text, "here"); }).rfind("here: is not valid JSON: parse error at ", 0),
+              0U);
   }
+}
+
+TEST(Json, FieldsOfATreeAreCheckedAsThoseOfAText) {
+  const auto tree = parse_ordered_json(R"({"files": {"a": {"bytes": "x"}}})", "here");
+  JsonFields files = JsonFields::of(tree, "here").object("files");
+  EXPECT_EQ(refusal<FormatError>([&] { files.object("a").unsigned_integer("bytes"); }),
+            "here: field \"files.a.bytes\" is a value of type string, expected an integer from 0 to 2^64 - 1");
+  EXPECT_EQ(refusal<FormatError>([&] { files.object("b"); }), "here: field \"files.b\" is missing");
+  EXPECT_EQ(refusal<FormatError>([] { JsonFields::of(parse_ordered_json("[1]", "here"), "here"); }),
+            "here: is a value of type array, expected a JSON object");
 }
 
 }  // namespace

@@ -101,10 +101,12 @@ TEST(ModelConfig, FileWithUnknownMissingOrMistypedFieldIsRefusedByName) {
             std::string::npos);
   EXPECT_NE(refusal_of(with(json, R"("head_norm": false)", R"("head_norm": 0)")).find("\"head_norm\" is 0, expected true or"),
             std::string::npos);
-  EXPECT_NE(refusal_of(with(json, R"("task": "lm")", R"("task": "lms")")).find("expected one of lm, translate, classify, image"),
+  EXPECT_NE(refusal_of(with(json, R"("task": "lm")", R"("task": "lms")"))
+                .find("field \"task\" is invalid: \"lms\", expected one of lm, translate, classify, image"),
             std::string::npos);
-  EXPECT_NE(refusal_of(with(json, "\"rfa_gate\"", "\"rfagate\"")).find("field \"estimators\" is not an estimator"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal_of(with(json, "\"rfa_gate\"", "\"rfagate\"")).find("field \"estimators\" is not an estimator: kind is \"rfagate\""),
+      std::string::npos);
   EXPECT_NE(refusal_of(with(json, "\"rfa_gate\"", "7")).find("field \"estimators\" has 7 at index 0"), std::string::npos);
   EXPECT_NE(refusal_of("{").find("config.json: is not valid JSON"), std::string::npos);
   EXPECT_NE(refusal_of("[1]").find("expected a JSON object"), std::string::npos);

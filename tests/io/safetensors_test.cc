@@ -148,7 +148,7 @@ TEST(Safetensors, RefusalsSayWhatAndWhere) {
   expect_refused(R"({"x":true})", kFour, "a truth value as value of \"x\", expected an object");
   expect_refused(R"({"__metadata__":{"n":1}})", "", "1 as value of \"n\" of __metadata__, expected a string");
   expect_refused("[]", "", "an array, expected an object of tensors");
-  expect_refused("{", "", "the header is not JSON near byte");
+  expect_refused("{", "", ": parse error at line 1, column 2");
   expect_refused("", "", "the header is not JSON near byte");
   expect_refused("{} {}", "", "the header is not JSON near byte");
   expect_refused("{\"\xff\":{}}", "", "the header is not JSON near byte");

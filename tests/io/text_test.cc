@@ -40,6 +40,14 @@ TEST(Text, FileThatIsNotTextIsRefusedByNameAndPlace) {
   EXPECT_EQ(read_text_file(directory.write("good.txt", "two\nlines\n")), "two\nlines\n");
 }
 
+TEST(Text, ExtensionOfACompressedFileIsTheOneBefore) {
+  EXPECT_EQ(data_extension("a/b.PGM"), ".pgm");
+  EXPECT_EQ(data_extension("a.b/c.pgm.xz"), ".pgm");
+  EXPECT_EQ(data_extension("c.Npy.GZ"), ".npy");
+  EXPECT_EQ(data_extension("a.pgm/images-idx3-ubyte.gz"), "");
+  EXPECT_EQ(data_extension("c.gz.txt"), ".txt");
+}
+
 TEST(Text, LinesEndAtEitherEnd) {
   const std::vector<std::string_view> expected = {"a", "", "b c", "d"};
   EXPECT_EQ(lines_of("a\n\nb c\r\nd"), expected);

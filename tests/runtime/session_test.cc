@@ -3,10 +3,17 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <fstream>
+#include <limits>
 #include <random>
+#include <span>
 
 #include "golden.h"
+#include "io/image.h"
+#include "io/session_file.h"
 #include "raffia/error.h"
 #include "support/refusal.h"
 #include "support/temporary_directory.h"
@@ -154,6 +161,46 @@ TEST_P(AnySession, CachedPrefixesGoOnBitForBit) {
   EXPECT_EQ(counts.tokens_known, boundary + Session::kChunk);
 }
 
+TEST_P(AnySession, NumbersThatAreNotFiniteAreRefusedByTheNameOfTheFile) {
+  Session session(model_);
+  EXPECT_EQ(Session::from_bytes(model_, session.to_bytes(), {}, "empty").position(), 0);  // -inf in empty memories is sound
+  session.prefill(random_ids(model_->config().vocabulary, 40, 1));
+  const SessionImage sound = session_from_bytes(session.to_bytes(), "image");
+  const auto expect_refusal = [&](const SessionImage& image, const std::string& what, float bad) {
+    const std::string said = refusal<FormatError>([&] { (void)Session::from_bytes(model_, to_bytes(image), {}, "chat.state"); });
+    EXPECT_EQ(said, "chat.state: the " + what + " contain " + (bad > 0 ? "inf" : "nan") +
+                        ", expected finite numbers: the session is damaged");
+  };
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    SessionImage image = sound;
+    image.logits.back() = bad;
+    expect_refusal(image, "logits", bad);
+    for (size_t i = 0; i < sound.parts.size(); ++i) {
+      const std::string memory = "of memory " + std::to_string(i);
+      image = sound;
+      if (auto* keys = std::get_if<KeyRows>(&image.parts[i].past)) {
+        keys->values.back() = bad;
+        expect_refusal(image, "values " + memory, bad);
+        keys->keys.front() = bad;
+        expect_refusal(image, "keys " + memory, bad);
+      } else if (auto* state = std::get_if<State>(&image.parts[i].past)) {
+        state->log_decay(0, 0) = bad;
+        expect_refusal(image, "numbers " + memory, bad);
+        image = sound;
+        std::get<State>(image.parts[i].past).sums(0, 0).front() = bad;
+        expect_refusal(image, "numbers " + memory, bad);
+      } else {
+        std::get<WindowState>(image.parts[i].past).part(WindowPart::keys, 0).front() = bad;
+        expect_refusal(image, "numbers " + memory, bad);
+      }
+      if (sound.parts[i].tail.empty()) continue;
+      image = sound;
+      image.parts[i].tail.back() = bad;
+      expect_refusal(image, "tail " + memory, bad);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, AnySession, testing::ValuesIn(endless_golden_names()), [](const auto& param) {
   std::string name = param.param;
   std::ranges::replace(name, '-', '_');
@@ -238,6 +285,14 @@ TEST(Session, DamagedAndForeignFilesAreRefused) {
   std::vector<std::byte> longer = image;
   longer.push_back({});
   EXPECT_NE(refusal_of(longer).find("bytes follow"), std::string::npos);
+
+  // Damage inside of a memory, with a checksum that fits.
+  std::vector<std::byte> inner = image;
+  const auto magic = std::ranges::search(inner, std::as_bytes(std::span(kStateImage.magic)));
+  magic.front() = std::byte{'X'};
+  put_header(kSessionImage, std::array{std::bit_cast<int64_t>(model->fingerprint()), int64_t{50}, model->config().layers}, inner);
+  const std::string said = refusal_of(inner);
+  EXPECT_NE(said.find("memory is damaged: does not begin with RAFSTATE"), std::string::npos) << said;
 
   const auto other = golden_model("lm-softmax");
   EXPECT_NE(refusal<InvalidArgument>([&] { (void)Session::restore(other, path); }).find("belongs to a model with fingerprint"),

@@ -36,6 +36,7 @@ with tempfile.TemporaryDirectory() as name:
     assert "already exists" in run("convert", softmax, gate, "--to", "rfa", code=2).stderr
     assert "training run" in run("convert", gate, softmax, "--to", "rfa", "--force", code=2).stderr
     assert "expected softmax" in run("convert", gate, home / "again", "--to", "rfa", code=2).stderr
+    assert '--to: kind is "nope", expected one of softmax' in run("convert", softmax, home / "again", "--to", "nope", code=2).stderr
     assert not (home / "again").exists()
     assert (gate / "model.safetensors").read_bytes() == before
     run("convert", softmax, gate, "--to", "rfa_gate:samples=8", *fit, "--force")

@@ -325,5 +325,20 @@ TEST(RunFiles, DeeplyNestedJsonIsAnErrorOrLeftOut) {
             std::string::npos);
 }
 
+TEST(RunFiles, DamagedFactsOfACheckpointAreNamedByTheirField) {
+  const TemporaryDirectory directory("data_test");
+  std::filesystem::create_directories(directory.path() / "step-00000007");
+  const auto said = [&](const std::string& text) {
+    const std::string path = directory.write("step-00000007/trainer.json", text).string();
+    const std::string message = refusal<FormatError>([&] { (void)CheckpointStore(directory.path()).verify(7); });
+    EXPECT_EQ(message.rfind(path + ": ", 0), 0U) << message;
+    return message.substr(std::min(message.size(), path.size() + 2));
+  };
+  EXPECT_EQ(said("[1]"), "is a value of type array, expected a JSON object");
+  EXPECT_EQ(said("{}"), "field \"files\" is missing");
+  EXPECT_EQ(said(R"({"files": 3})"), "field \"files\" is 3, expected an object");
+  EXPECT_EQ(said(R"({"files": {"a": {"bytes": -1}}})"), "field \"files.a.bytes\" is -1, expected an integer from 0 to 2^64 - 1");
+}
+
 }  // namespace
 }  // namespace raffia::train

@@ -61,6 +61,39 @@ TEST(TorchOps, GradientsAreThoseOfFiniteDifferences) {
   }
 }
 
+TEST(TorchOps, EmptyInputsHaveEmptyOutputsAndGradients) {
+  using T = const Tensor&;
+  using C = const Case&;
+  std::vector<NamedOp> ops = all_ops();
+  ops.push_back({"softmax of windows",
+                 [](T q, T k, T v, C in) { return softmax(q, k, v, {.causal = true, .window = 6, .before = 1}, in.valid); }});
+  ops.push_back({"hybrid of far inputs", [](T q, T k, T v, C in) {
+                   const HybridTensors inputs{.q = q,
+                                              .k = k,
+                                              .v = v,
+                                              .gate_logits = in.gate,
+                                              .log_scale = torch::full({q.size(2)}, -1.0, in.gate.options()),
+                                              .q_far = torch::cat({q, q}, -1),
+                                              .k_far = torch::cat({k, k}, -1)};
+                   return hybrid(inputs, plain_map(), {}, {.window = 4}, in.valid).out;
+                 }});
+  for (const NamedOp& op : ops) {
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
+      for (const int64_t axis : {0, 1}) {  // no sequences, or sequences without tokens
+        SCOPED_TRACE(op.name + ", " + c10::toString(type) + ", axis " + std::to_string(axis));
+        Case in;
+        for (Tensor* each : {&in.q, &in.k, &in.v}) *each = each->narrow(axis, 0, 0).to(type).requires_grad_();
+        in.gate = in.gate.narrow(axis, 0, 0).to(type == at::kDouble ? at::kDouble : at::kFloat);
+        in.valid = in.valid.narrow(axis, 0, 0);
+        const Tensor out = op.run(in.q, in.k, in.v, in);
+        EXPECT_EQ(out.sizes(), (std::vector<int64_t>{in.q.size(0), in.q.size(1), in.q.size(2), in.v.size(3)}));
+        const std::vector<Tensor> leaves = {in.q, in.k, in.v}, gradients = torch::autograd::grad({out.sum()}, leaves);
+        for (size_t i = 0; i < leaves.size(); ++i) EXPECT_EQ(gradients[i].sizes(), leaves[i].sizes()) << i;
+      }
+    }
+  }
+}
+
 TEST(TorchOps, RecordIsMadeOnlyWhereGradientsAreWanted) {
   static std::vector<bool> recorded;  // of each forward kernel
   const auto handle = at::addThreadLocalCallback(

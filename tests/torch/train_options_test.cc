@@ -6,6 +6,7 @@
 #include <string>
 
 #include "raffia/error.h"
+#include "support/refusal.h"
 #include "support/temporary_directory.h"
 #include "torch/train/optimiser.h"
 #include "torch/train/options.h"
@@ -106,7 +107,13 @@ TEST(TrainOptions, DeeplyNestedJsonOfARunIsRefused) {
 TEST(TrainOptions, JsonErrorsNameTheField) {
   TrainOptions options;
   EXPECT_THROW(read_json(options, {{"frobnicate", 1}}, "here"), FormatError);
-  EXPECT_THROW(read_json(options, {{"layers", "two"}}, "here"), FormatError);
+  const auto said = [&](const nlohmann::ordered_json& json) {
+    return refusal<FormatError>([&] { read_json(options, json, "here"); });
+  };
+  EXPECT_EQ(said({{"layers", "two"}}), "here: option \"layers\" is \"two\", expected an integer");
+  EXPECT_EQ(said({{"lr", nullptr}}), "here: option \"lr\" is null, expected a number");
+  EXPECT_EQ(said({{"untied", 1}}), "here: option \"untied\" is 1, expected true or false");
+  EXPECT_EQ(said({{"data", 1}}), "here: option \"data\" is 1, expected a string");
   EXPECT_THROW(read_json(options, {{"task", "image"}}, "here"), FormatError);
 }
 

@@ -43,7 +43,13 @@ class Training(unittest.TestCase):
     def run_raffia(self, arguments, redirection="", **streams):
         line = f'exec "$0" "$@" {redirection}'
         streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
-        return subprocess.run(["sh", "-c", line, RAFFIA, *map(str, arguments)], text=True, timeout=300, **streams)
+        command = ["sh", "-c", line, RAFFIA, *map(str, arguments)]
+        return subprocess.run(command, text=True, errors="surrogateescape", timeout=300, **streams)
+
+    def records(self, command):
+        done = self.run_raffia([*command, "--json"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
 
     def test_a_run_ends_as_usual_where_stderr_cannot_be_written(self):
         reader, writer = os.pipe()
@@ -64,6 +70,14 @@ class Training(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("raffia: stdout could not be written", done.stderr)
         self.assertTrue((out / "model.safetensors").exists())
+
+    def test_names_that_are_not_utf8_are_replaced_in_json(self):
+        out = self.home / os.fsdecode(b"run\xff")
+        done = self.run_raffia(self.lm(out, "--json"))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(json.loads(done.stdout)["out"], f"{self.home}/run\ufffd")
+        resumed = self.run_raffia(["train", "lm", "--out", out, "--resume", "--json", "--no-plot"])
+        self.assertEqual((resumed.returncode, json.loads(resumed.stdout)["step"]), (0, 8), resumed.stderr)
 
     def test_progress_fits_a_narrow_terminal(self):
         for columns in (80, 40):
@@ -88,6 +102,34 @@ class Training(unittest.TestCase):
             self.assertEqual(done.returncode, 0)
             self.assertIn(f"Usage: raffia {' '.join(arguments)} ", done.stdout)
             self.assertNotIn("raffia-train", done.stdout)
+
+    def test_queries_keys_and_values_are_reported_as_records(self):
+        out, dump = self.home / "out", self.home / "qkv.safetensors"
+        training = self.lm(out)
+        training[training.index("--layers") + 1] = "2"
+        self.assertEqual(self.run_raffia(training).returncode, 0)
+        command = ["eval", out, "--data", self.text, "--segment", "16", "--dump-qkv", dump]
+        shape = [1, 16, 2, 8]
+        self.assertEqual(self.records(command),
+                         [{"file": str(dump), "layer": layer, "tensor": f"layers.{layer}.{name}", "shape": shape} for layer in (0, 1) for name in "qkv"])
+        self.assertEqual(self.records([*command, "--layer", "1"]),
+                         [{"file": str(dump), "layer": 1, "tensor": name, "shape": shape} for name in "qkv"])
+        self.assertEqual(self.run_raffia([*command, "--csv"]).stdout.splitlines()[:2],
+                         ["file,layer,tensor,shape", f'{dump},0,layers.0.q,"[1,16,2,8]"'])
+        plain = self.run_raffia(command)
+        self.assertEqual((plain.returncode, plain.stdout), (0, ""))
+        self.assertIn("q, k and v of 16 tokens", plain.stderr)
+
+    def test_options_of_a_damaged_run_are_named(self):
+        out = self.home / "out"
+        self.assertEqual(self.run_raffia(self.lm(out)).returncode, 0)
+        options = out / "trainer" / "options.json"
+        for text, said in (('{"segment": "x"}', 'field "segment" is a value of type string, expected an integer from 1'),
+                           ("[]", "is a value of type array, expected a JSON object")):
+            options.write_text(text)
+            done = self.run_raffia(["eval", out, "--data", self.text])
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(f"{options}: {said}", done.stderr)
 
     def test_images_in_directories_are_learned_and_classified(self):
         data, out = self.home / "images", self.home / "out"

@@ -1,4 +1,5 @@
 // A training run from outside: files, resuming, refusals. Models are tiny, texts are made.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 
@@ -12,6 +13,7 @@
 #include "io/text.h"
 #include "raffia/error.h"
 #include "support/temporary_directory.h"
+#include "torch/tensor_file.h"
 #include "torch/train/checkpoint.h"
 #include "torch/train/log.h"
 #include "torch/train/trainer.h"
@@ -157,7 +159,9 @@ TEST_F(TrainRun, MetricsThatWereNotFiniteAreReadFromOlderCheckpoints) {
   change([](auto& metrics) { metrics.erase("nll"); });
   EXPECT_NE(error_of(tiny("run"), true).find("trainer.json: best.metrics: there is no metric \"nll\""), std::string::npos);
   change([](auto& metrics) { metrics["nll"] = "low"; });
-  EXPECT_NE(error_of(tiny("run"), true).find("trainer.json"), std::string::npos);
+  EXPECT_NE(
+      error_of(tiny("run"), true).find("trainer.json: field \"best.metrics.nll\" is a value of type string, expected a number"),
+      std::string::npos);
   change([](auto& metrics) { metrics["nll"] = metrics["word_perplexity"] = nullptr; });
   EXPECT_EQ(run(tiny("run"), true).best_step, 12);  // any evaluation is better than one that was not finite
 }
@@ -201,6 +205,31 @@ TEST_F(TrainRun, DamagedCheckpointIsNamedAndTheOneBeforeIsUsed) {
   expect_same_run(out("whole"), out("parts"), 12);
 }
 
+TEST_F(TrainRun, OptimiserStateThatIsNotFiniteIsRefusedByTheNameOfItsTensor) {
+  Watcher watcher(7);
+  run(tiny("run"), false, watcher);
+  const fs::path directory = checkpoint(out("run"), 7), file = directory / "optimiser.safetensors";
+  const NamedTensors sound = load_tensors(file);
+  for (const char* part : {"/mean", "/square"}) {
+    NamedTensors damaged;
+    std::string name;
+    for (const auto& [key, tensor] : sound) {
+      damaged.emplace_back(key, tensor.clone());
+      if (!name.empty() || !key.ends_with(part)) continue;
+      name = key;
+      damaged.back().second.view(-1)[0] = std::nan("");
+    }
+    save_tensors(file, damaged);
+    // The checksum is right: the file was written this way.
+    auto facts = nlohmann::ordered_json::parse(read_file(directory / "trainer.json"));
+    facts["files"]["optimiser.safetensors"]["xxh3"] = fmt::format("{:016x}", file_checksum(file));
+    std::ofstream(directory / "trainer.json") << facts.dump();
+    EXPECT_NE(error_of(tiny("run"), true).find(file.string() + ": tensor \"" + name + "\" contains nan, expected finite numbers"),
+              std::string::npos)
+        << name;
+  }
+}
+
 TEST_F(TrainRun, WithoutAnySoundCheckpointItIsRefused) {
   run(tiny("run", {{"keep", "1"}}));
   fs::remove(checkpoint(out("run"), 12) / "carried.safetensors");
@@ -238,6 +267,18 @@ TEST_F(TrainRun, WhatIsNotTextIsRefusedBeforeAnythingIsWritten) {
   std::ofstream(data_, std::ios::trunc) << "too short";
   EXPECT_NE(error_of(tiny("run")).find("too few"), std::string::npos);
   EXPECT_FALSE(fs::exists(out("run")));
+}
+
+TEST_F(TrainRun, WrongNamesAreRefusedByTheirFlag) {
+  const auto expect_start = [&](const char* option, const char* value, const std::string& start) {
+    const std::string said = error_of(tiny("run", {{option, value}}));
+    EXPECT_EQ(said.rfind(start, 0), 0U) << said;
+  };
+  expect_start("estimator", "nope", "--estimator: kind is \"nope\", expected one of softmax");
+  expect_start("norm", "nope", "--norm: \"nope\", expected one of layer");
+  expect_start("feed-forward", "nope", "--feed-forward: \"nope\", expected one of gelu");
+  expect_start("positions", "nope", "--positions: \"nope\", expected one of none");
+  expect_start("tokenizer", "nope", "--tokenizer: \"nope\", expected byte, char");
 }
 
 TEST_F(TrainRun, UngatedMemoryIsNotCarried) {

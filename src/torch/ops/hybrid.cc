@@ -40,8 +40,8 @@ struct HybridOp {
             .v = view<4>(in[v]),
             .gate_logits = view<3>(in[gate]),
             .log_scale = view<1>(in[log_scale]),
-            .q_far = view<4>(in[q_far]),
-            .k_far = view<4>(in[k_far])};
+            .q_far = optional_view<4>(in[q_far]),
+            .k_far = optional_view<4>(in[k_far])};
   }
 
   static WindowStateShape state_shape(const Tensors& in, const Map& map, int64_t window, c10::optional<double> scale) {

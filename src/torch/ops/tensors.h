@@ -96,6 +96,15 @@ View<Rank> view(const Tensor& tensor) {
   return mutable_view<Rank>(tensor);
 }
 
+// Of an optional input. One without elements has no memory, but it is given all the same: it is not absent.
+template <size_t Rank>
+View<Rank> optional_view(const Tensor& tensor) {
+  static constexpr float kNothing = 0;
+  const View<Rank> found = view<Rank>(tensor);
+  if (!tensor.defined() || found.data() != nullptr) return found;
+  return View<Rank>(&kNothing, found.dtype(), found.shape(), found.strides());
+}
+
 // The floats of a contiguous fp32 tensor.
 inline std::span<float> floats_of(const Tensor& tensor) {
   return {tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())};

@@ -68,7 +68,8 @@ void CheckpointStore::write(int64_t step, const std::function<void(const fs::pat
     for (const fs::path& file : written) {
       files[file.filename().string()] = {{"bytes", fs::file_size(file)}, {"xxh3", fmt::format("{:016x}", file_checksum(file))}};
     }
-    write_file(unfinished / kFacts, facts.dump(2) + "\n");
+    // Options have names of files, which may not be UTF-8.
+    write_file(unfinished / kFacts, facts.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
     // A damaged checkpoint of the same step is replaced.
     if (fs::exists(path(step))) move(path(step), replaced);
     move(unfinished, path(step));
@@ -96,22 +97,19 @@ std::vector<int64_t> CheckpointStore::steps() const {
 
 nlohmann::ordered_json CheckpointStore::verify(int64_t step) const {
   const fs::path facts_path = path(step) / kFacts;
-  nlohmann::ordered_json facts;
-  try {
-    facts = parse_ordered_json(read_file(facts_path), facts_path.string());
-    for (const auto& [name, file] : facts.at("files").items()) {
-      const fs::path file_path = path(step) / name;
-      const auto bytes = file.at("bytes").get<uint64_t>();
-      if (const uint64_t found = File::open_to_read(file_path).size(); found != bytes) {
-        throw FormatError(fmt::format("{}: {} bytes, expected {}: the file is damaged", file_path.string(), found, bytes));
-      }
-      const auto expected = file.at("xxh3").get<std::string>();
-      if (const auto found = fmt::format("{:016x}", file_checksum(file_path)); found != expected) {
-        throw FormatError(fmt::format("{}: checksum {}, expected {}: the file is damaged", file_path.string(), found, expected));
-      }
+  nlohmann::ordered_json facts = parse_ordered_json(read_file(facts_path), facts_path.string());
+  JsonFields files = JsonFields::of(facts, facts_path.string()).object("files");
+  for (const auto& [name, entry] : facts["files"].items()) {
+    JsonFields file = files.object(name);
+    const fs::path file_path = path(step) / name;
+    const uint64_t bytes = file.unsigned_integer("bytes");
+    if (const uint64_t found = File::open_to_read(file_path).size(); found != bytes) {
+      throw FormatError(fmt::format("{}: {} bytes, expected {}: the file is damaged", file_path.string(), found, bytes));
     }
-  } catch (const nlohmann::json::exception& error) {
-    throw FormatError(fmt::format("{}: {}", facts_path.string(), error.what()));
+    const std::string expected = file.string("xxh3");
+    if (const auto found = fmt::format("{:016x}", file_checksum(file_path)); found != expected) {
+      throw FormatError(fmt::format("{}: checksum {}, expected {}: the file is damaged", file_path.string(), found, expected));
+    }
   }
   return facts;
 }

@@ -33,7 +33,7 @@ std::string canonical(const std::string& name, const std::string& text) {
   if (name == "tokenizer") return text.substr(0, text.find(':'));
   if (name != "estimator") return text;
   std::vector<Estimator> estimators;
-  for (const std::string_view one : split(text, ';')) estimators.push_back(parse_estimator(one));
+  for (const std::string_view one : split(text, ';')) estimators.push_back(parse_estimator_option("estimator", one));
   return joined(estimators);
 }
 

@@ -137,6 +137,16 @@ void check_range(const OptionInfo& info, Number value) {
           info.least, info.most);
 }
 
+// Of the values of an option, in messages.
+template <typename Value>
+constexpr const char* noun_of() {
+  return std::is_same_v<Value, std::string> ? "a string"
+         : std::is_same_v<Value, bool>      ? "true or false"
+         : std::is_same_v<Value, double>    ? "a number"
+         : std::is_same_v<Value, uint64_t>  ? "an integer from 0 to 2^64 - 1"
+                                            : "an integer";
+}
+
 }  // namespace
 
 std::string_view name_of(TaskKind kind) {
@@ -194,19 +204,20 @@ void set_from_text(TrainOptions& options, const OptionInfo& info, const std::str
         if constexpr (std::is_same_v<Value, std::string>) {
           value = text;
         } else if constexpr (std::is_same_v<Value, bool>) {
-          require(text == "true" || text == "false", "'{}' is not true or false", text);
+          require(text == "true" || text == "false", "'{}' is not {}", text, noun_of<Value>());
           value = text == "true";
         } else {
           Value parsed = {};
-          require(parse_whole(text, parsed), "'{}' is not {}", text,
-                  std::is_same_v<Value, double>     ? "a number"
-                  : std::is_same_v<Value, uint64_t> ? "an integer from 0 to 2^64 - 1"
-                                                    : "an integer");
+          require(parse_whole(text, parsed), "'{}' is not {}", text, noun_of<Value>());
           check_range(info, parsed);
           value = parsed;
         }
       },
       info.field);
+}
+
+Estimator parse_estimator_option(std::string_view name, std::string_view text) {
+  return parse_option(name, text, [](std::string_view one) { return parse_estimator(one); });
 }
 
 nlohmann::ordered_json to_json(const TrainOptions& options) {
@@ -241,7 +252,12 @@ void read_json(TrainOptions& options, const nlohmann::ordered_json& json, std::s
           },
           info->field);
     } catch (const nlohmann::json::exception&) {
-      refuse(name, fmt::format("is {}, a value of the wrong type", value.dump()));
+      std::visit(
+          [&](auto field) {
+            using Value = std::remove_reference_t<decltype(options.*field)>;
+            refuse(name, fmt::format("is {}, expected {}", value.dump(), noun_of<Value>()));
+          },
+          info->field);
     } catch (const InvalidArgument& error) {
       refuse(name, error.what());
     }

@@ -3,6 +3,8 @@
 #ifndef RAFFIA_TORCH_TRAIN_OPTIONS_H_
 #define RAFFIA_TORCH_TRAIN_OPTIONS_H_
 
+#include <fmt/format.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -12,6 +14,10 @@
 #include <string_view>
 #include <variant>
 #include <vector>
+
+#include "core/message.h"
+#include "raffia/error.h"
+#include "raffia/estimator.h"
 
 namespace raffia::train {
 
@@ -106,6 +112,17 @@ std::string value_text(const TrainOptions& options, const OptionInfo& info);
 
 // Throws InvalidArgument "'abc' is not an integer"; the caller says which option.
 void set_from_text(TrainOptions& options, const OptionInfo& info, const std::string& text);
+
+// parse(text), for options whose text has a meaning of its own. Throws InvalidArgument, which begins with "--name: ".
+template <typename Parse>
+auto parse_option(std::string_view name, std::string_view text, const Parse& parse) {
+  try {
+    return parse(text);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument(fmt::format("--{}: {}", name, without_origin(error.what())));
+  }
+}
+Estimator parse_estimator_option(std::string_view name, std::string_view text);
 
 // Reads a TOML file into `options`. Keys are options of its task, at the top or in any table. Throws InvalidArgument for a key or
 // value that is not valid as a flag, FormatError for invalid TOML; both begin with "file:line:".

@@ -17,12 +17,12 @@ namespace {
 
 std::vector<Estimator> parse_estimators(const std::string& text) {
   std::vector<Estimator> estimators;
-  for (const std::string_view one : split(text, ';')) estimators.push_back(parse_estimator(one));
+  for (const std::string_view one : split(text, ';')) estimators.push_back(parse_estimator_option("estimator", one));
   return estimators;
 }
 
 Positions positions_of(const TrainOptions& options, const std::vector<Estimator>& estimators) {
-  if (options.positions != "auto") return parse_positions(options.positions);
+  if (options.positions != "auto") return parse_option("positions", options.positions, parse_positions);
   const bool all_gated =
       std::all_of(estimators.begin(), estimators.end(), [](const Estimator& e) { return e.kind == EstimatorKind::rfa_gate; });
   return all_gated ? Positions::none : Positions::rotary;
@@ -60,7 +60,7 @@ std::unique_ptr<TrainingTask> make_task(TrainOptions& options, bool goes_on) {
 ModelConfig model_config(const TrainOptions& options, Task task) {
   const std::vector<Estimator> estimators = parse_estimators(options.estimator);
   require(estimators.size() == 1 || static_cast<int64_t>(estimators.size()) == options.layers,
-          "estimator: {} are given, expected 1 or {} (one per layer)", estimators.size(), options.layers);
+          "--estimator: {} are given, expected 1 or {} (one per layer)", estimators.size(), options.layers);
   require(options.width % options.heads == 0, "width is {}, expected a multiple of heads ({})", options.width, options.heads);
   ModelConfig config{.task = task,
                      .width = options.width,
@@ -68,12 +68,12 @@ ModelConfig model_config(const TrainOptions& options, Task task) {
                      .kv_heads = options.kv_heads,
                      .layers = options.layers,
                      .ffn = options.ffn,
-                     .norm = parse_norm(options.norm),
-                     .feed_forward = parse_feed_forward(options.feed_forward),
+                     .norm = parse_option("norm", options.norm, parse_norm),
+                     .feed_forward = parse_option("feed-forward", options.feed_forward, parse_feed_forward),
                      .bias = !options.no_bias,
                      .tied = !options.untied,
                      .estimators = estimators,
-                     .cross = parse_estimator(options.cross),
+                     .cross = parse_estimator_option("cross", options.cross),
                      .positions = positions_of(options, estimators),
                      .conv = options.conv,
                      .head_norm = options.head_norm,

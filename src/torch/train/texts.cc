@@ -18,9 +18,11 @@ constexpr size_t kEnoughForPieces = 1'000'000;  // bytes of text from which a Se
 // A line of its own between the texts of one file.
 constexpr std::string_view kBetweenTexts = "<|endoftext|>";
 
+TokenizerSpec spec_of(const TrainOptions& options) { return parse_option("tokenizer", options.tokenizer, parse_tokenizer_spec); }
+
 std::string read_one(const TrainOptions& options, const std::string& path) {
   if (!options.init.empty()) return read_for(options.tokenizer, path);
-  return read_for(parse_tokenizer_spec(options.tokenizer == "auto" ? "char" : options.tokenizer).kind, path);
+  return read_for(options.tokenizer == "auto" ? "char" : spec_of(options).kind, path);
 }
 
 // Where the last `share` of the text begins.
@@ -104,7 +106,7 @@ std::unique_ptr<Tokenizer> task_tokenizer(TrainOptions& options, bool goes_on, s
         std::accumulate(texts.begin(), texts.end(), size_t{0}, [](size_t sum, std::string_view t) { return sum + t.size(); });
     options.tokenizer = bytes > kEnoughForPieces ? "sp:4000" : "char";
   }
-  return train_tokenizer(parse_tokenizer_spec(options.tokenizer), texts);
+  return train_tokenizer(spec_of(options), texts);
 }
 
 }  // namespace raffia::train

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "io/json_fields.h"
 #include "io/model_directory.h"
 #include "io/text.h"
 #include "raffia/error.h"
@@ -67,10 +68,14 @@ ordered_json to_json(const Metrics& metrics) {
   return json;
 }
 
-Metrics metrics_from(const ordered_json& json) {
+constexpr double kMost = std::numeric_limits<double>::max();
+
+// `tree` has the order of the metrics, `fields` the same values.
+Metrics metrics_from(const ordered_json& tree, JsonFields fields) {
   Metrics metrics;
-  for (const auto& [name, value] : json.items()) {
-    metrics.emplace_back(name, value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>());
+  for (const auto& [name, value] : tree.items()) {
+    metrics.emplace_back(name,
+                         fields.has_value(name) ? fields.number(name, -kMost, kMost) : std::numeric_limits<double>::quiet_NaN());
   }
   return metrics;
 }
@@ -118,7 +123,8 @@ class Run {
       task_.save(files_.directory);
       save_model_config(task_.model().config(), files_.config());
     }
-    write_file(files_.options(), to_json(options_).dump(2) + "\n");  // last: it marks the directory as complete
+    // Last: it marks the directory as complete. Names of files may not be UTF-8.
+    write_file(files_.options(), to_json(options_).dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n");
     log_ = std::make_unique<RunLog>(files_.log(), progress_.step);
   }
 
@@ -183,26 +189,27 @@ class Run {
 
   void restore(int64_t step, const ordered_json& facts) {
     const fs::path directory = store_.path(step);
-    try {
-      refuse_others(facts.at("tokenizer"), task_.fingerprints().tokenizer, "another tokenizer", directory);
-      refuse_others(facts.at("data"), task_.fingerprints().data, "other data", directory);
-      progress_.step = facts.at("step");
-      progress_.tokens = facts.at("tokens");
-      progress_.seconds = earlier_seconds_ = facts.at("seconds");
-      progress_.train_seconds = facts.at("train_seconds");
-      progress_.loss = facts.at("loss_sum");
-      progress_.loss_count = facts.at("loss_count");
-      progress_.evaluations_since_best = facts.at("evaluations_since_best");
-      progress_.warned_of_clamps = facts.at("warned_of_clamps");
-      if (const auto& best = facts.at("best"); !best.is_null()) {
-        progress_.best_step = best.at("step");
-        progress_.best_metrics = metrics_from(best.at("metrics"));
+    JsonFields fields = JsonFields::of(facts, (directory / "trainer.json").string());
+    refuse_others(fields.string("tokenizer"), task_.fingerprints().tokenizer, "another tokenizer", directory);
+    refuse_others(fields.string("data"), task_.fingerprints().data, "other data", directory);
+    progress_.step = fields.integer("step", 0, INT64_MAX);
+    progress_.tokens = fields.integer("tokens", 0, INT64_MAX);
+    progress_.seconds = earlier_seconds_ = fields.number("seconds", 0, kMost);
+    progress_.train_seconds = fields.number("train_seconds", 0, kMost);
+    progress_.loss = fields.number("loss_sum", -kMost, kMost);
+    progress_.loss_count = fields.number("loss_count", 0, kMost);
+    progress_.evaluations_since_best = fields.integer("evaluations_since_best", 0, INT64_MAX);
+    progress_.warned_of_clamps = fields.truth("warned_of_clamps");
+    if (!fields.value("best").is_null()) {
+      JsonFields best = fields.object("best");
+      progress_.best_step = best.integer("step", 0, INT64_MAX);
+      const JsonFields metrics = best.object("metrics");  // which shows that the tree has them
+      progress_.best_metrics = metrics_from(facts["best"]["metrics"], metrics);
+      try {
         progress_.best = value_of(progress_.best_metrics, task_.objective().metric);
+      } catch (const InvalidArgument& error) {
+        throw FormatError(fmt::format("{}: best.metrics: {}", fields.where(), error.what()));
       }
-    } catch (const nlohmann::json::exception& error) {
-      throw FormatError(fmt::format("{}: {}", (directory / "trainer.json").string(), error.what()));
-    } catch (const InvalidArgument& error) {
-      throw FormatError(fmt::format("{}: best.metrics: {}", (directory / "trainer.json").string(), error.what()));
     }
     nn::load_weights(task_.model(), directory / kWeightsFile);
     optimiser_.set_state(load_tensors(directory / "optimiser.safetensors"), (directory / "optimiser.safetensors").string());
@@ -214,11 +221,11 @@ class Run {
     generator.set_state(states.front().second);
   }
 
-  static void refuse_others(const ordered_json& before, uint64_t now, std::string_view what, const fs::path& directory) {
+  static void refuse_others(const std::string& before, uint64_t now, std::string_view what, const fs::path& directory) {
     const std::string found = fmt::format("{:016x}", now);
     if (before == found) return;
     throw FormatError(fmt::format("{}: was written with {} (fingerprint {}, now {}): resume with the same, or start a new run",
-                                  directory.string(), what, before.get<std::string>(), found));
+                                  directory.string(), what, before, found));
   }
 
   void step() {
