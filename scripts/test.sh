@@ -4,6 +4,7 @@
 #   release   builds without a warning; the whole suite passes
 # --all adds what has to pass before a change is merged:
 #   asan      the suite without torch under AddressSanitizer and UndefinedBehaviorSanitizer (clang)
+#   names     the naming rules of .clang-tidy on the sources that the last commits touched
 #   fuzz      every fuzz target over its corpus and a bounded number of new inputs (same build as asan)
 #   tsan      the tests in which threads meet, under ThreadSanitizer
 #   hostile   damaged files, kills, full disks and odd names against the built commands (a short round)
@@ -87,9 +88,9 @@ tested() {
 }
 
 if $all; then
-  echo "test.sh: everything; about 80 minutes on two cores if nothing was built before, 30 if ccache has the objects"
+  echo "test.sh: everything; about an hour on two cores if nothing was built before, 20 minutes if ccache has the objects"
 else
-  echo "test.sh: release build and all tests; about 30 minutes on two cores if nothing was built before, 8 if ccache has the objects"
+  echo "test.sh: release build and all tests; about 20 minutes on two cores if nothing was built before, 6 if ccache has the objects"
 fi
 stage setup scripts/setup.sh
 ((failed == 0)) || exit 1
@@ -97,6 +98,7 @@ stage format check_format
 tested release
 if $all; then
   tested asan
+  stage names scripts/names.py
   stage fuzz fuzz_targets
   tested tsan
   stage hostile tests/hostile/run.sh --short
