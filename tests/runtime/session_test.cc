@@ -164,7 +164,7 @@ TEST_P(AnySession, CachedPrefixesGoOnBitForBit) {
 TEST_P(AnySession, NumbersThatAreNotFiniteAreRefusedByTheNameOfTheFile) {
   Session session(model_);
   EXPECT_EQ(Session::from_bytes(model_, session.to_bytes(), {}, "empty").position(), 0);  // -inf in empty memories is sound
-  session.prefill(random_ids(model_->config().vocabulary, 40, 1));
+  session.prefill(random_ids(model_->config().vocabulary, 43, 1));  // a prime: no window has just ended and is empty
   const SessionImage sound = session_from_bytes(session.to_bytes(), "image");
   const auto expect_refusal = [&](const SessionImage& image, const std::string& what, float bad) {
     const std::string said = refusal<FormatError>([&] { (void)Session::from_bytes(model_, to_bytes(image), {}, "chat.state"); });
@@ -179,6 +179,7 @@ TEST_P(AnySession, NumbersThatAreNotFiniteAreRefusedByTheNameOfTheFile) {
       const std::string memory = "of memory " + std::to_string(i);
       image = sound;
       if (auto* keys = std::get_if<KeyRows>(&image.parts[i].past)) {
+        ASSERT_FALSE(keys->values.empty());
         keys->values.back() = bad;
         expect_refusal(image, "values " + memory, bad);
         keys->keys.front() = bad;
