@@ -70,7 +70,7 @@ fuzz_targets() {
 summary=()
 failures=()
 failed=0
-# stage NAME COMMAND...: runs it, times it, remembers how it ended.
+# stage NAME COMMAND...: runs it, times it, remembers how it ended. Returns whether it passed.
 stage() {
   local name=$1 start=$SECONDS verdict=passed
   shift
@@ -78,13 +78,12 @@ stage() {
   "$@" || { verdict=FAILED && failed=1; }
   summary+=("$(printf '%-14s %-8s %5d s' "$name" "$verdict" $((SECONDS - start)))")
   echo "==== ${summary[-1]}"
+  [[ $verdict == passed ]]
 }
 
 # tested PRESET: builds it and runs its tests, as two stages.
 tested() {
-  local before=$failed
-  stage "$1 build" build "$1"
-  if ((failed == before)); then stage "$1 tests" suite "$1"; fi
+  stage "$1 build" build "$1" && stage "$1 tests" suite "$1"
 }
 
 if $all; then
@@ -92,8 +91,7 @@ if $all; then
 else
   echo "test.sh: release build and all tests; about 20 minutes on two cores if nothing was built before, 6 if ccache has the objects"
 fi
-stage setup scripts/setup.sh
-((failed == 0)) || exit 1
+stage setup scripts/setup.sh || exit 1
 stage format check_format
 tested release
 if $all; then

@@ -289,8 +289,10 @@ TEST(Session, DamagedAndForeignFilesAreRefused) {
 
   // Damage inside of a memory, with a checksum that fits.
   std::vector<std::byte> inner = image;
-  const auto magic = std::ranges::search(inner, std::as_bytes(std::span(kStateImage.magic)));
-  magic.front() = std::byte{'X'};
+  const auto magic = std::as_bytes(std::span(kStateImage.magic));
+  const auto found = std::search(inner.begin(), inner.end(), magic.begin(), magic.end());
+  ASSERT_NE(found, inner.end());
+  *found = std::byte{'X'};
   put_header(kSessionImage, std::array{std::bit_cast<int64_t>(model->fingerprint()), int64_t{50}, model->config().layers}, inner);
   const std::string said = refusal_of(inner);
   EXPECT_NE(said.find("memory is damaged: does not begin with RAFSTATE"), std::string::npos) << said;
