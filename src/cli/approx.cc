@@ -309,13 +309,18 @@ struct DataSource {
   std::string name;
   std::optional<double> scale;
   std::function<Qkv(uint64_t seed)> make;
-  bool varies = true;  // with the seed
+  bool varies = true;      // with the seed
+  std::string files = {};  // of --input, for messages
 };
 
 std::vector<DataSource> sources_of(const ApproxFlags& flags) {
   if (!flags.input.empty()) {
     const auto loaded = std::make_shared<const Qkv>(load(flags.input, flags.names));
-    return {{.name = "input", .scale = {}, .make = [loaded](uint64_t) { return *loaded; }, .varies = false}};
+    return {{.name = "input",
+             .scale = {},
+             .make = [loaded](uint64_t) { return *loaded; },
+             .varies = false,
+             .files = fmt::format("{}", fmt::join(flags.input, ", "))}};
   }
   std::vector<DataSource> sources;
   for (const DataSet data : flags.data) {
@@ -332,9 +337,9 @@ std::vector<DataSource> sources_of(const ApproxFlags& flags) {
 // Throws Error if numbers of the data are so large that a figure overflowed: JSON has only null for it.
 void require_finite(const char* figure, const std::string& estimator, double value, const DataSource& source) {
   if (std::isfinite(value)) return;
-  const std::string data = source.scale ? fmt::format("{}, scale {}", source.name, *source.scale) : source.name;
-  throw Error(fmt::format("{} of {} (data {}) is {}, expected a finite number: queries, keys or values are too large for fp32",
-                          figure, estimator, data, std::isnan(value) ? "nan" : fmt::format("{}", value)));
+  const std::string data = source.scale ? fmt::format("data {}, scale {}", source.name, *source.scale) : source.files;
+  throw Error(fmt::format("{} of {} ({}) is {}, expected a finite number: queries, keys or values are too large for fp32", figure,
+                          estimator, data, std::isnan(value) ? "nan" : fmt::format("{}", value)));
 }
 
 // Contenders take turns within each seed. Softmax is always one of them: the ratios need it.

@@ -275,7 +275,7 @@ TEST_F(Approx, OverflowIsAFailureThatNamesTheEstimatorAndTheFigure) {
   const std::string input = "--input " + huge + " " + huge + " " + v;
   for (const char* format : {"--json", "--csv", "--md"}) {
     expect_exit(1, std::string(format) + " --seeds 1 --estimators softmax,rfa:map=elu " + input,
-                "mse of rfa:map=elu (data input) is nan, expected a finite number");
+                "mse of rfa:map=elu (" + huge + ", " + huge + ", " + v + ") is nan, expected a finite number");
   }
   EXPECT_TRUE(records("--seeds 1 --estimators softmax " + input)[0]["mse"].is_number());
 }
