@@ -20,6 +20,7 @@
 #include "cli/gnuplot.h"
 #include "cli/progress.h"
 #include "cli/table.h"
+#include "core/message.h"
 #include "raffia/error.h"
 #include "raffia/estimator.h"
 #include "raffia/reference.h"
@@ -339,7 +340,7 @@ void require_finite(const char* figure, const std::string& estimator, double val
   if (std::isfinite(value)) return;
   const std::string data = source.scale ? fmt::format("data {}, scale {}", source.name, *source.scale) : source.files;
   throw Error(fmt::format("{} of {} ({}) is {}, expected a finite number: queries, keys or values are too large for fp32", figure,
-                          estimator, data, std::isnan(value) ? "nan" : fmt::format("{}", value)));
+                          estimator, data, not_finite_text(value)));
 }
 
 // Contenders take turns within each seed. Softmax is always one of them: the ratios need it.

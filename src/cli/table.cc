@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 namespace raffia::cli {
 namespace {
@@ -89,8 +88,6 @@ void print_markdown(std::span<const TableColumn> columns, std::span<const TableR
 }
 
 }  // namespace
-
-std::string json_text(const Json& value, int indent) { return value.dump(indent, ' ', false, Json::error_handler_t::replace); }
 
 std::string plain(const Json& value) {
   if (value.is_null()) return "";

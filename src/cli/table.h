@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/format.h"
+#include "io/json_fields.h"
 
 namespace raffia::cli {
 
@@ -20,10 +21,6 @@ enum class Style : uint8_t {
   key,       // the same, but always in the table
   measured,  // in the table if any record has it
 };
-
-// JSON as commands print it: in lines indented by `indent`, or in one line. Bytes of names and texts that are not UTF-8 cannot be
-// in JSON strings: each becomes U+FFFD.
-std::string json_text(const Json& value, int indent = -1);
 
 std::string plain(const Json& value);  // empty for null
 

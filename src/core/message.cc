@@ -1,5 +1,6 @@
 #include "core/message.h"
 
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -18,6 +19,8 @@ void detail::say_line(fmt::string_view format, fmt::format_args args) noexcept {
     return;  // out of memory: drop the message
   }
 }
+
+std::string not_finite_text(double value) { return std::isnan(value) ? "nan" : fmt::format("{}", value); }
 
 std::string without_origin(std::string_view message) {
   if (const size_t end = message.find("] "); message.starts_with("[json.exception.") && end != std::string_view::npos) {

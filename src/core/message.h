@@ -29,6 +29,9 @@ void say(fmt::format_string<Args...> format, Args&&... args) noexcept {
 //   [json.exception.parse_error.101] parse error at line 1  ->  parse error at line 1
 std::string without_origin(std::string_view message);
 
+// A number that is not finite: "nan", "inf" or "-inf". fmt also prints the sign of a NaN, which means nothing.
+std::string not_finite_text(double value);
+
 }  // namespace raffia
 
 #endif  // RAFFIA_CORE_MESSAGE_H_

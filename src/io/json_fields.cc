@@ -75,6 +75,10 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_vie
   return parse_tree<nlohmann::ordered_json>(text, where, kDeepestJson, kNobodyListens);
 }
 
+std::string json_text(const nlohmann::ordered_json& value, int indent) {
+  return value.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 JsonFields::JsonFields(Json object, std::string_view where, std::string prefix)
     : object_(std::make_shared<const Json>(std::move(object))), where_(where), prefix_(std::move(prefix)) {}
 

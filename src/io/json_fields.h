@@ -24,6 +24,10 @@ constexpr int kDeepestJson = 64;
 nlohmann::json parse_json(std::string_view text, std::string_view where);
 nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_view where);
 
+// JSON to print or store: in lines indented by `indent`, or in one line. Bytes of names and texts that are not UTF-8 cannot be in
+// JSON strings: each becomes U+FFFD.
+std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
+
 class JsonFields {
  public:
   // One object. Duplicate keys and nesting beyond a few levels are errors.

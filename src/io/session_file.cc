@@ -171,8 +171,8 @@ void require_numbers(std::span<const float> values, Numbers allowed, std::string
   };
   const auto bad = std::ranges::find_if_not(values, is_possible);
   if (bad == values.end()) return;
-  throw FormatError(fmt::format("{}: {} contain {}, expected finite numbers: the session is damaged", where, what,
-                                std::isnan(*bad) ? "nan" : fmt::format("{}", *bad)));
+  throw FormatError(
+      fmt::format("{}: {} contain {}, expected finite numbers: the session is damaged", where, what, not_finite_text(*bad)));
 }
 
 Numbers numbers_of(WindowPart part) {

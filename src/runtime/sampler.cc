@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "core/message.h"
 #include "raffia/error.h"
 #include "raffia/random.h"
 
@@ -15,7 +16,7 @@ void require_finite(std::string_view function, std::string_view noun, std::span<
   const auto bad = std::ranges::find_if_not(logits, [](float logit) { return std::isfinite(logit); });
   if (bad == logits.end()) return;
   throw Error(fmt::format("{}: the logit of {} {} is {}, expected a finite number: the weights of the model are damaged",
-                          function, noun, bad - logits.begin(), std::isnan(*bad) ? "nan" : fmt::format("{}", *bad)));
+                          function, noun, bad - logits.begin(), not_finite_text(*bad)));
 }
 
 double log_sum(std::span<const float> logits) {

@@ -69,7 +69,7 @@ void CheckpointStore::write(int64_t step, const std::function<void(const fs::pat
       files[file.filename().string()] = {{"bytes", fs::file_size(file)}, {"xxh3", fmt::format("{:016x}", file_checksum(file))}};
     }
     // Options have names of files, which may not be UTF-8.
-    write_file(unfinished / kFacts, facts.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+    write_file(unfinished / kFacts, json_text(facts, 2) + "\n");
     // A damaged checkpoint of the same step is replaced.
     if (fs::exists(path(step))) move(path(step), replaced);
     move(unfinished, path(step));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/check.h"
+#include "io/json_fields.h"
 
 namespace raffia::train {
 
@@ -57,7 +58,7 @@ void require_same_options(Group& group, const TrainOptions& options) {
     if ((info.tasks & only(options.task)) != 0 && !info.may_differ_by_rank) own[info.name] = value_text(options, info);
   }
   std::vector<nlohmann::ordered_json> all;
-  for (const std::string& text : group.share("options", own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))) {
+  for (const std::string& text : group.share("options", json_text(own))) {
     all.push_back(nlohmann::ordered_json::parse(text, nullptr, false));
   }
   for (size_t rank = 1; rank < all.size(); ++rank) {

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "core/message.h"
 #include "raffia/error.h"
 
 namespace raffia::train {
@@ -106,7 +107,7 @@ void Optimiser::set_state(const NamedTensors& state, std::string_view where) {
     if (bad.numel() > 0) {
       const auto value = bad[0].item<double>();
       throw FormatError(fmt::format("{}: tensor \"{}\" contains {}, expected finite numbers: the checkpoint is damaged", where,
-                                    name, std::isnan(value) ? "nan" : fmt::format("{}", value)));
+                                    name, not_finite_text(value)));
     }
     ++used;
     return found->second;

@@ -124,7 +124,7 @@ class Run {
       save_model_config(task_.model().config(), files_.config());
     }
     // Last: it marks the directory as complete. Names of files may not be UTF-8.
-    write_file(files_.options(), to_json(options_).dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n");
+    write_file(files_.options(), json_text(to_json(options_), 2) + "\n");
     log_ = std::make_unique<RunLog>(files_.log(), progress_.step);
   }
 
