@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # How fast training is while every core also runs another process, against an idle machine: scripts/busy.sh
-# Trains the same small model for 60 steps each: idle, busy, busy with one thread, and busy with threads that spin while they wait (OpenMP's default).
+# Trains the same small model for 60 steps each: idle; busy, with as many threads as the command chooses; busy with a thread per core; and the
+# same with threads that spin while they wait (OpenMP's default).
 # Needs a release build. Puts the table into docs/training.md; a few minutes on two cores. Nothing else should run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,15 +33,16 @@ for ((i = 0; i < $(nproc); ++i)); do
   others+=($!)
 done
 busy=$(speed busy)
-alone=$(speed alone --threads 1)
-spinning=$(OMP_WAIT_POLICY=active speed spinning)
+crowded=$(speed crowded --threads "$(nproc)")
+spinning=$(OMP_WAIT_POLICY=active speed spinning --threads "$(nproc)")
+chosen=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["threads"])' "$work/busy/trainer/options.json")
 of_idle() { python3 -c "print(round($1 / $idle, 2))"; }
 {
   echo "| $(nproc) cores, $("$raffia" info --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["cpu"])') | tokens/s | of idle |"
   echo "|---|---|---|"
   echo "| idle | $idle | 1 |"
-  echo "| $(nproc) other processes (\`yes >/dev/null\`) | $busy | $(of_idle "$busy") |"
-  echo "| the same, \`--threads 1\` | $alone | $(of_idle "$alone") |"
-  echo "| the same, \`OMP_WAIT_POLICY=active\` | $spinning | $(of_idle "$spinning") |"
+  echo "| $(nproc) other processes (\`yes >/dev/null\`): $chosen of $(nproc) threads chosen | $busy | $(of_idle "$busy") |"
+  echo "| the same, \`--threads $(nproc)\` | $crowded | $(of_idle "$crowded") |"
+  echo "| the same, \`--threads $(nproc)\` and \`OMP_WAIT_POLICY=active\` | $spinning | $(of_idle "$spinning") |"
 } | tee "$work/table"
 fill docs/training.md busy "$work/table"

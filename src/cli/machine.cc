@@ -1,15 +1,22 @@
 #include "cli/machine.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <thread>
 
 #include "raffia/error.h"
 
@@ -51,7 +58,61 @@ int64_t peak_rss_in(const rusage& usage) {
 #endif
 }
 
+// Clock ticks since the start of the machine.
+struct Ticks {
+  uint64_t busy = 0, all = 0;
+};
+
+// Lines of /proc/stat: cpu0 user nice system idle iowait irq softirq steal ...
+std::map<int, Ticks> ticks_by_cpu(std::string_view stat) {
+  std::map<int, Ticks> cpus;
+  std::istringstream lines{std::string(stat)};
+  for (std::string line; std::getline(lines, line);) {
+    int cpu = 0;
+    unsigned long long user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0, softirq = 0, steal = 0;
+    if (std::sscanf(line.c_str(), "cpu%d %llu %llu %llu %llu %llu %llu %llu %llu", &cpu, &user, &nice, &system, &idle, &iowait,
+                    &irq, &softirq, &steal) != 9) {
+      continue;
+    }
+    const uint64_t busy = user + system + irq + softirq + steal;
+    cpus[cpu] = {.busy = busy, .all = busy + nice + idle + iowait};
+  }
+  return cpus;
+}
+
+std::string stat_text() {
+  std::ifstream file("/proc/stat");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 }  // namespace
+
+int available_cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+
+double busy_cores(std::string_view before, std::string_view after, const std::function<bool(int cpu)>& may_run_on) {
+  const std::map<int, Ticks> first = ticks_by_cpu(before);
+  double sum = 0;
+  for (const auto& [cpu, last] : ticks_by_cpu(after)) {
+    const auto begin = first.find(cpu);
+    if (begin == first.end() || !may_run_on(cpu)) continue;
+    const auto all = static_cast<double>(last.all) - static_cast<double>(begin->second.all);
+    const auto busy = static_cast<double>(last.busy) - static_cast<double>(begin->second.busy);
+    if (all > 0) sum += std::clamp(busy / all, 0.0, 1.0);
+  }
+  return sum;
+}
+
+double busy_cores() {
+#ifdef __linux__
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 0;  // more CPUs than the set holds
+  const std::string before = stat_text();
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // 30 ticks of a CPU
+  return busy_cores(before, stat_text(), [&](int cpu) { return cpu < CPU_SETSIZE && CPU_ISSET(cpu, &allowed); });
+#else
+  return 0;
+#endif
+}
 
 int64_t peak_rss() {
   rusage usage{};

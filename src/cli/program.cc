@@ -10,6 +10,7 @@
 #include <csignal>
 #include <exception>
 #include <iostream>
+#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -158,6 +159,8 @@ int run_program(const Program& program, int argc, char** argv) {
   } catch (const Interrupted& interrupted) {
     say("{}: {}", program.name, one_line(interrupted.what()));
     return kSignal + interrupted.signal;
+  } catch (const std::bad_alloc&) {
+    say("{}: not enough memory", program.name);
   } catch (const std::exception& error) {
     say("{}: {}", program.name, one_line(error.what()));
   }

@@ -226,7 +226,12 @@ void run_training(TaskKind kind, const TrainFlags& flags) {
     Listener& observer = place.rank == 0 ? screen : silent;
     options = train::resolve_options(kind, flags.config, flags.given, flags.resume, observer);
     if (flags.local_ranks > 1 && place.size == 1) return run_as_local_ranks(flags.local_ranks, options.threads);
-    at::set_num_threads(threads_of_rank(options.threads, place));
+    // A new run stores how many it chose: the same number gives the same bits when it is resumed. Runs that stored none had one
+    // per core.
+    if (options.threads == 0 && place.size == 1 && !flags.resume) {
+      options.threads = threads_of_new_run([&](const std::string& text) { observer.note(text); });
+    }
+    at::set_num_threads(options.threads > 0 ? static_cast<int>(options.threads) : default_threads());
     if (const std::string warning = blas_warning(); !warning.empty()) observer.note(warning);
     group =
         std::make_unique<train::Group>(place, train::GroupOptions{.timeout = std::chrono::seconds(options.rank_timeout),

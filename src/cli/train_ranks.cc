@@ -1,21 +1,30 @@
 #include "cli/train_ranks.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "cli/machine.h"
 #include "raffia/error.h"
 #include "torch/train/distributed_launch.h"
 
 namespace raffia::cli {
 namespace {
 
-int cores() { return std::max(1, static_cast<int>(std::thread::hardware_concurrency())); }
+// 0 if it is not set, or no number.
+int threads_in_environment() {
+  const char* value = std::getenv("OMP_NUM_THREADS");
+  return value == nullptr ? 0 : std::max(0, std::atoi(value));
+}
+
+int threads_beside(int cores, double busy) { return std::max({1, cores / 2, cores - static_cast<int>(std::lround(busy))}); }
 
 // Program and arguments of this process.
 std::vector<std::string> own_command() {
@@ -36,17 +45,28 @@ std::vector<std::string> own_command() {
 
 void run_as_local_ranks(int64_t ranks, int64_t threads) {
   const int count = static_cast<int>(ranks);
-  const int code = train::run_local_ranks({.ranks = count,
-                                           .threads = threads > 0 ? static_cast<int>(threads) : std::max(1, cores() / count),
-                                           .command = own_command()});
+  const int code =
+      train::run_local_ranks({.ranks = count,
+                              .threads = threads > 0 ? static_cast<int>(threads) : std::max(1, available_cores() / count),
+                              .command = own_command()});
   if (code != 0) std::exit(code);
 }
 
-int threads_of_rank(int64_t asked, const train::Place& place) {
-  if (asked > 0) return static_cast<int>(asked);
-  const char* said = place.size > 1 ? std::getenv("OMP_NUM_THREADS") : nullptr;
-  const int threads = said == nullptr ? 0 : std::atoi(said);
-  return threads > 0 ? threads : cores();
+int default_threads() {
+  const int threads = threads_in_environment();
+  return threads > 0 ? threads : available_cores();
+}
+
+int threads_of_new_run(const std::function<void(const std::string&)>& note) {
+  if (const int threads = threads_in_environment(); threads > 0) return threads;
+  const int cores = available_cores();
+  if (cores == 1) return 1;
+  const double busy = busy_cores();
+  const int threads = threads_beside(cores, busy);
+  if (threads < cores) {
+    note(fmt::format("{:.1f} of {} cores are busy with other processes: training with --threads {}", busy, cores, threads));
+  }
+  return threads;
 }
 
 }  // namespace raffia::cli

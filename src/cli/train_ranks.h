@@ -1,10 +1,10 @@
-// raffia train on several processes of this machine.
+// How raffia train spreads over this machine: processes and threads.
 #ifndef RAFFIA_CLI_TRAIN_RANKS_H_
 #define RAFFIA_CLI_TRAIN_RANKS_H_
 
 #include <cstdint>
-
-#include "torch/train/distributed.h"
+#include <functional>
+#include <string>
 
 namespace raffia::cli {
 
@@ -12,8 +12,13 @@ namespace raffia::cli {
 // cores are divided among the ranks.
 void run_as_local_ranks(int64_t ranks, int64_t threads);
 
-// `asked`, or the value set by the launcher of this rank (OMP_NUM_THREADS), or one per core.
-int threads_of_rank(int64_t asked, const train::Place& place);
+// Threads for a process whose user named no number: OMP_NUM_THREADS if that is set, else one per core.
+int default_threads();
+
+// The same for a new run on this machine: one per core that no other process keeps busy, but at least half of the cores. Threads
+// of a training step wait for each other hundreds of times, each time for the slowest. `note` is told where that is fewer than
+// the cores.
+int threads_of_new_run(const std::function<void(const std::string&)>& note);
 
 }  // namespace raffia::cli
 

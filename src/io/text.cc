@@ -51,7 +51,12 @@ std::string read_file(const std::filesystem::path& path, uint64_t limit) {
   if (size > limit) {
     throw FormatError(fmt::format("{}: has {} bytes, expected at most {}", path.string(), grouped(size), grouped(limit)));
   }
-  std::string bytes(size, '\0');
+  std::string bytes;
+  try {
+    bytes.resize(size);
+  } catch (const std::exception&) {  // bad_alloc, or length_error
+    throw IoError(fmt::format("{}: has {} bytes, for which there is not enough memory", path.string(), grouped(size)));
+  }
   bytes.resize(file.read(std::as_writable_bytes(std::span(bytes))));
   return bytes;
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,14 @@ TEST(Text, FirstByteThatIsNotTextIsFound) {
   EXPECT_EQ(first_byte_not_text("ab\xE2\x82"), 2U);          // cut off
   EXPECT_EQ(first_byte_not_text("ab\xE2\x82z"), 2U);
   EXPECT_EQ(first_byte_not_text(std::string_view("ab\0c", 4)), 2U);
+}
+
+TEST(Text, FileThatDoesNotFitIntoMemoryIsRefusedByName) {
+  const TemporaryDirectory directory("text_test");
+  const auto huge = directory.write("huge.txt", "begin");
+  std::filesystem::resize_file(huge, uint64_t{1} << 43);  // a hole, 8 TiB: no machine has that, and none is allocated
+  EXPECT_EQ(refusal<IoError>([&] { (void)read_text_file(huge); }),
+            huge.string() + ": has 8,796,093,022,208 bytes, for which there is not enough memory");
 }
 
 TEST(Text, FileThatIsNotTextIsRefusedByNameAndPlace) {

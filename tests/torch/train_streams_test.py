@@ -46,6 +46,38 @@ class Training(unittest.TestCase):
         command = ["sh", "-c", line, RAFFIA, *map(str, arguments)]
         return subprocess.run(command, text=True, errors="surrogateescape", timeout=300, **streams)
 
+    def test_a_new_run_leaves_busy_cores_alone_and_keeps_its_number_of_threads(self):
+        cores = len(os.sched_getaffinity(0))
+        if cores < 2:
+            self.skipTest("needs two cores")
+        def lm_of_own_choice(out):
+            command = self.lm(out)
+            at = command.index("--threads")
+            return command[:at] + command[at + 2:]
+
+        # Without OMP_NUM_THREADS the command chooses.
+        free = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        others = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(2 * cores)]
+        try:
+            done = self.run_raffia(lm_of_own_choice(self.home / "busy"), env=free)
+        finally:
+            for process in others:
+                process.kill()
+                process.wait()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(f"training with --threads {cores // 2}", done.stderr)
+        options = self.home / "busy" / "trainer" / "options.json"
+        self.assertEqual(json.loads(options.read_text())["threads"], cores // 2)
+        # Resumed later, whatever the load is then.
+        resumed = self.run_raffia(["train", "lm", "--out", str(self.home / "busy"), "--resume", "--no-plot"], env=free)
+        self.assertEqual(resumed.returncode, 0, resumed.stderr)
+        self.assertEqual(json.loads(options.read_text())["threads"], cores // 2)
+        # OMP_NUM_THREADS is a choice of the user.
+        chosen = self.run_raffia(lm_of_own_choice(self.home / "chosen"), env=free | {"OMP_NUM_THREADS": "1"})
+        self.assertEqual(chosen.returncode, 0, chosen.stderr)
+        self.assertNotIn("training with --threads", chosen.stderr)
+        self.assertEqual(json.loads((self.home / "chosen" / "trainer" / "options.json").read_text())["threads"], 1)
+
     def records(self, command):
         done = self.run_raffia([*command, "--json"])
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -116,7 +116,7 @@ const OptionInfo kTable[] = {
     {"log-every", &O::log_every, "Steps between lines of log.jsonl", 1, kMostSteps, kSilent},
     {"keep", &O::keep, "Number of checkpoints to keep", 1, 1e6, kSilent},
     {"patience", &O::patience, "Stop after this many evaluations without a better result; 0: never", 0, 1e9, kSilent},
-    {"threads", &O::threads, "Threads; 0: one per core", 0, 1024, kSilent, kEveryTask, kByRank},
+    {"threads", &O::threads, "Threads; 0: one per idle core, at least half of the cores", 0, 1024, kSilent, kEveryTask, kByRank},
     {"parallel", &O::parallel,
      "What is divided among several processes: data (rows of batches) or sequence (tokens; needs rfa_gate)", 0, 0, kNoted,
      only(TaskKind::lm)},
