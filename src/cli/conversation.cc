@@ -15,6 +15,7 @@
 #include "cli/model_commands.h"
 #include "cli/sampling_flags.h"
 #include "cli/token_stream.h"
+#include "cli/unknown_tokens.h"
 #include "core/message.h"
 #include "io/text.h"
 #include "raffia/error.h"
@@ -80,12 +81,15 @@ class Conversation {
     if (unfinished) line.remove_suffix(1);
     const std::string text = fmt::format("{}{}{}", within_line_ ? line_end_ : "", line, unfinished ? "" : line_end_);
     std::vector<int32_t> ids = before == 0 ? tokenizer.encode(text) : tokenizer.encode_rest(text);
+    UnknownTokens unknown(tokenizer);
+    unknown.add(text, ids);
     if (before == 0 && tokenizer.begins_texts()) ids.insert(ids.begin(), tokenizer.begin());
     if (ids.empty() && before == 0) ids = opening_of(tokenizer);
     // Recorded before the answer begins, so that /back also undoes an answer that failed.
     const auto remember = [&] { last_ = {.tokens = session_.position() - before, .within_line = within_line_}; };
     session_.prefill(ids);
     remember();
+    if (const std::string summary = unknown.summary(); !summary.empty()) say("{}", summary);
     const Generated written = generate(session_, options_, [this](std::string_view piece) {
       std::cout << piece << std::flush;
       return std::cout && interrupts_.signal() == 0;

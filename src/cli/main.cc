@@ -10,6 +10,7 @@
 #include <iterator>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/app_tree.h"
@@ -20,7 +21,7 @@
 namespace raffia::cli {
 namespace {
 
-// Never parsed here: raffia-train runs before.
+// Marks commands of raffia-train, which main() runs before anything is parsed here.
 Run listed_only(CommandLine&) {
   return [] {};
 }
@@ -82,11 +83,17 @@ constexpr Program kProgram{.name = "raffia",
                            .groups = kGroups,
                            .commands = kCommands};
 
+bool begins_with(std::span<char* const> arguments, std::span<const std::string_view> words) {
+  return words.size() <= arguments.size() && std::equal(words.begin(), words.end(), arguments.begin());
+}
+
 // Whether raffia-train runs this command line: it has the same commands under the same names.
 bool needs_torch(std::span<char* const> arguments) {
-  static const std::vector<std::string_view> kCommandsOfTrain[] = {{"train"}, {"convert"}, {"eval"}, {"bench", "train"}};
-  return std::ranges::any_of(kCommandsOfTrain, [arguments](const auto& words) {
-    return words.size() <= arguments.size() && std::equal(words.begin(), words.end(), arguments.begin());
+  return std::ranges::any_of(kCommands, [arguments](const Command& command) {
+    if (command.add != listed_only) return false;
+    std::vector<std::string_view> words = {command.name};
+    if (command.group != nullptr) words.insert(words.begin(), command.group);
+    return begins_with(arguments, words);
   });
 }
 

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <span>
 
+#include "core/message.h"
 #include "io/safetensors.h"
 #include "raffia/error.h"
 
@@ -55,6 +56,26 @@ NamedTensors load_tensors(const std::filesystem::path& path) {
     tensors.emplace_back(found.name, std::move(tensor));
   }
   return tensors;
+}
+
+namespace {
+
+void require_only(const at::Tensor& tensor, const at::Tensor& sound, std::string_view expected, std::string_view name,
+                  std::string_view where) {
+  if (sound.all().item<bool>()) return;
+  const auto found = tensor.masked_select(sound.logical_not())[0].item<double>();
+  throw FormatError(fmt::format("{}: tensor \"{}\" contains {}, expected {}: the file is damaged", where, name,
+                                not_finite_text(found), expected));
+}
+
+}  // namespace
+
+void require_finite(const at::Tensor& tensor, std::string_view name, std::string_view where) {
+  require_only(tensor, tensor.isfinite(), "finite numbers", name, where);
+}
+
+void require_no_nan(const at::Tensor& tensor, std::string_view name, std::string_view where) {
+  require_only(tensor, tensor.isnan().logical_not(), "numbers", name, where);
 }
 
 }  // namespace raffia

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,10 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 void save_tensors(const std::filesystem::path& path, const NamedTensors& tensors,
                   const std::map<std::string, std::string>& metadata = {});  // atomic
 NamedTensors load_tensors(const std::filesystem::path& path);                // throws IoError, FormatError
+
+// These throw FormatError, which names the file `where` and the tensor, if a number is not finite, or is NaN.
+void require_finite(const at::Tensor& tensor, std::string_view name, std::string_view where);
+void require_no_nan(const at::Tensor& tensor, std::string_view name, std::string_view where);
 
 }  // namespace raffia
 

@@ -111,6 +111,25 @@ TEST_F(Cli, HelpOfEveryCommandHasAnExample) {
   }
 }
 
+// Of what such a command prints, raffia itself prints nothing: raffia-train describes its commands without the note.
+TEST_F(Cli, CommandsListedAsThoseOfRaffiaTrainAreRunByIt) {
+  const std::string note = "(needs raffia-train)";
+  std::set<std::string> found;
+  for (const std::string group : {"", "bench "}) {
+    for (const std::string& line : lines_of(raffia(group + "--help").out)) {
+      if (!line.ends_with(note)) continue;
+      std::string name;
+      std::istringstream(line) >> name;
+      found.insert(group + name);
+      const Result result = raffia(group + name + " --help");
+      EXPECT_EQ(result.out.find(note), std::string::npos) << group << name << "\nsaid: " << result.out;
+      EXPECT_TRUE(result.exit_code == 0 || result.err.find("raffia: cannot run ") == 0)
+          << group << name << "\nsaid: " << result.err;
+    }
+  }
+  EXPECT_EQ(found, (std::set<std::string>{"train", "convert", "eval", "bench train"}));
+}
+
 TEST_F(Cli, VersionIsANumberOnStdout) {
   const Result result = raffia("--version");
   EXPECT_EQ(result.exit_code, 0);

@@ -47,6 +47,14 @@ TEST_F(Conversation, EachLineIsAnsweredByOneLine) {
   EXPECT_EQ(result.out.substr(0, result.out.find('\n')), single.out);
 }
 
+TEST_F(Conversation, CharactersThatTheVocabularyDoesNotKnowAreToldAfterTheirLine) {
+  const Result result = talk("--greedy --tokens 3", "axbyx\nabc\naX\n");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err,
+            "3 characters are not in the vocabulary and were read as unknown tokens: \"x\", \"y\"\n"
+            "1 character is not in the vocabulary and was read as an unknown token: \"X\"\n");
+}
+
 TEST_F(Conversation, AnUnfinishedLineIsGoneOnWithin) {
   const Result result = talk("--seed 3 --tokens 20", "abc\\\n");
   const Result single = raffia("generate " + model("lm-gate") + " --seed 3 --tokens 20 --stop '\n' --prompt abc");

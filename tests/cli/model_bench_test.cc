@@ -178,6 +178,14 @@ TEST_F(BenchOfADirectory, WeightsMayBeCopiedIntoMemory) {
   }
 }
 
+// The golden models have vocabularies of a few tokens.
+TEST_F(BenchOfADirectory, SessionsOfASmallVocabularyAreTimed) {
+  const json records = json_of("bench session --depths 4 --prompt-tokens 8 --repeats 1 --model " + model("lm-gate"));
+  std::set<std::string> tests;
+  for (const json& record : records) tests.insert(record["test"]);
+  EXPECT_EQ(tests, (std::set<std::string>{"start to first token", "save", "restore", "fork", "known prompt", "unknown prompt"}));
+}
+
 TEST_F(ModelBench, BadFlagsAreRefused) {
   expect_refused("bench decode --depths 5,-1", "--depths: '-1' is not an integer of 0 or more");
   expect_refused("bench decode --type f16", "--type: 'f16' is unknown, expected one of f32, bf16, int8");

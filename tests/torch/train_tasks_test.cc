@@ -175,6 +175,36 @@ TEST_F(TrainTask, ColumnsThatAreSwappedAreRefusedShortlyAndLabelColumnReadsThem)
   EXPECT_EQ(make().find("285 texts of 2 classes"), 0U) << make();
 }
 
+TEST_F(TrainTask, AnotherNumberOfClassesThanTheDataNameIsRefused) {
+  std::string lines;
+  for (int i = 0; i < 60; ++i) lines += i % 2 == 0 ? "good\ta b c d\n" : "bad\td c b a\n";
+  const std::string texts = directory_.write("texts.tsv", lines).string(), images = (directory_.path() / "images").string();
+  for (const char* name : {"day", "night"}) {
+    fs::create_directories(fs::path(images) / name);
+    for (int i = 0; i < 30; ++i) {
+      directory_.write(std::string("images/") + name + "/" + std::to_string(i) + ".pgm",
+                       "P5 8 8 255\n" + std::string(64, static_cast<char>(i)));
+    }
+  }
+  const auto config_of = [&](TaskKind kind, const std::string& data, const std::string& classes, bool goes_on) {
+    Watcher watcher;
+    TrainOptions options = resolve_options(kind, "", tiny("run", {{"data", data}, {"classes", classes}}), false, watcher);
+    if (kind == TaskKind::classify) options.tokenizer = "char";
+    return make_task(options, goes_on)->model().config();
+  };
+  for (const TaskKind kind : {TaskKind::classify, TaskKind::image}) {
+    const std::string& data = kind == TaskKind::classify ? texts : images;
+    for (const char* classes : {"1", "5"}) {
+      EXPECT_EQ(
+          refusal<InvalidArgument>([&] { config_of(kind, data, classes, false); }),
+          std::string("--classes is ") + classes + ", but " + data + " has 2 classes: they are its labels, so omit the flag");
+    }
+    for (const char* classes : {"0", "2"}) EXPECT_EQ(config_of(kind, data, classes, false).classes, 2);
+  }
+  // A run that an older version started goes on.
+  EXPECT_EQ(config_of(TaskKind::image, images, "5", true).classes, 5);
+}
+
 TEST_F(TrainTask, RecallReportsAccuracyByPairsAndDistance) {
   const Summary summary = run_both_ways(TaskKind::recall, {{"pairs", "4"},
                                                            {"queries", "4"},

@@ -3,13 +3,16 @@
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "io/safetensors.h"
 #include "io/text.h"
 #include "raffia/error.h"
 #include "support/temporary_directory.h"
@@ -205,28 +208,44 @@ TEST_F(TrainRun, DamagedCheckpointIsNamedAndTheOneBeforeIsUsed) {
   expect_same_run(out("whole"), out("parts"), 12);
 }
 
-TEST_F(TrainRun, OptimiserStateThatIsNotFiniteIsRefusedByTheNameOfItsTensor) {
-  Watcher watcher(7);
-  run(tiny("run"), false, watcher);
-  const fs::path directory = checkpoint(out("run"), 7), file = directory / "optimiser.safetensors";
-  const NamedTensors sound = load_tensors(file);
-  for (const char* part : {"/mean", "/square"}) {
-    NamedTensors damaged;
-    std::string name;
-    for (const auto& [key, tensor] : sound) {
-      damaged.emplace_back(key, tensor.clone());
-      if (!name.empty() || !key.ends_with(part)) continue;
-      name = key;
-      damaged.back().second.view(-1)[0] = std::nan("");
-    }
-    save_tensors(file, damaged);
-    // The checksum is right: the file was written this way.
-    auto facts = nlohmann::ordered_json::parse(read_file(directory / "trainer.json"));
-    facts["files"]["optimiser.safetensors"]["xxh3"] = fmt::format("{:016x}", file_checksum(file));
-    std::ofstream(directory / "trainer.json") << facts.dump();
-    EXPECT_NE(error_of(tiny("run"), true).find(file.string() + ": tensor \"" + name + "\" contains nan, expected finite numbers"),
+// The first tensor of a checkpoint's file whose name ends with `part` gets a NaN. The checksum is right: the file was written
+// this way. Returns the tensor's name.
+std::string put_nan(const fs::path& checkpoint, const std::string& file, std::string_view part) {
+  NamedTensors tensors = load_tensors(checkpoint / file);
+  const auto found = std::ranges::find_if(tensors, [part](const auto& each) { return each.first.ends_with(part); });
+  EXPECT_NE(found, tensors.end()) << file << " has no " << part;
+  if (found == tensors.end()) return "";
+  found->second.view(-1)[0] = std::nan("");
+  auto metadata = Safetensors::open(checkpoint / file).metadata();
+  metadata.erase(kChecksumKey);  // written anew
+  save_tensors(checkpoint / file, tensors, metadata);
+  auto facts = nlohmann::ordered_json::parse(read_file(checkpoint / "trainer.json"));
+  facts["files"][file]["xxh3"] = fmt::format("{:016x}", file_checksum(checkpoint / file));
+  std::ofstream(checkpoint / "trainer.json") << facts.dump();
+  return found->first;
+}
+
+TEST_F(TrainRun, NumbersOfACheckpointThatAreNotFiniteAreRefusedByTheNameOfTheirTensor) {
+  const struct {
+    const char *file, *part, *expected;
+  } cases[] = {
+      {"optimiser.safetensors", "/mean", "finite numbers"},
+      {"optimiser.safetensors", "/square", "finite numbers"},
+      {"model.safetensors", "weight", "finite numbers"},
+      {"carried.safetensors", "memory", "numbers"},
+  };
+  for (const auto& [file, part, expected] : cases) {
+    fs::remove_all(out("run"));
+    Watcher watcher(7);
+    const FlagMap options = tiny("run", {{"keep", "1"}});
+    run(options, false, watcher);
+    const fs::path directory = checkpoint(out("run"), 7);
+    const std::string name = put_nan(directory, file, part);
+    const std::string error = error_of(options, true);
+    EXPECT_NE(error.find(fmt::format("{}: tensor \"{}\" contains nan, expected {}: the file is damaged",
+                                     (directory / file).string(), name, expected)),
               std::string::npos)
-        << name;
+        << error;
   }
 }
 

@@ -92,8 +92,8 @@ class ImageClassifierImpl : public ModelImpl {
 
 std::shared_ptr<ModelImpl> make_model(const ModelConfig& config);
 
-// Parameters and buffers by name, fp32. Loading checks every name and shape: missing tensors, unknown tensors and wrong shapes
-// are FormatErrors that name the tensor.
+// Parameters and buffers by name, fp32. Loading checks every name, shape and number: missing tensors, unknown tensors, wrong
+// shapes and numbers that are not finite are FormatErrors that name the tensor.
 // `tokenizer`: fingerprint of the one that the model was trained with; 0: none. See seals_of.
 void save_weights(const ModelImpl& model, const std::filesystem::path& path, uint64_t tokenizer = 0);  // atomic
 void load_weights(ModelImpl& model, const std::filesystem::path& path);

@@ -40,7 +40,7 @@ void load_weights(ModelImpl& model, const std::filesystem::path& path) {
                       path.string(), found.name));
     }
   }
-  // All is checked before anything is changed.
+  // Names and shapes are checked before anything is changed.
   for (const auto& [name, tensor] : tensors) {
     const Safetensors::Tensor* found = file.find(name);
     if (found == nullptr) throw FormatError(fmt::format("{}: tensor \"{}\" is missing", path.string(), name));
@@ -56,7 +56,9 @@ void load_weights(ModelImpl& model, const std::filesystem::path& path) {
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : tensors) {
     FloatArray array = file.read(name);
-    Tensor(tensor).copy_(at::from_blob(array.values.data(), tensor.sizes(), at::kFloat));
+    const Tensor read = at::from_blob(array.values.data(), tensor.sizes(), at::kFloat);
+    require_finite(read, name, path.string());
+    Tensor(tensor).copy_(read);
   }
 }
 

@@ -44,6 +44,7 @@ class ClassifyTask : public TrainingTask {
     }
     if (!goes_on) require_classes(train.labels, options.data);
     classes_ = classes_of(train.labels);
+    if (!goes_on) require_number_of_names(options.classes, classes_, options.data);
     require(classes_.size() >= 2, "--data: {} has {} class, expected at least 2", options.data, classes_.size());
     require(!valid.labels.empty(), "--data: {} has too few examples to keep some for evaluation; use --valid", options.data);
 

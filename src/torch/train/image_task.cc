@@ -42,10 +42,11 @@ void require_like(const LabelledImages& train, const LabelledImages& other, cons
 
 class ImageTask : public TrainingTask {
  public:
-  explicit ImageTask(TrainOptions& options) : smoothing_(options.label_smoothing) {
+  ImageTask(TrainOptions& options, bool goes_on) : smoothing_(options.label_smoothing) {
     require(!options.data.empty(), "--data is missing: the directory of images to train on");
     LabelledImages train = read_images(options.data, false), valid;
     names_ = train.names;
+    if (!goes_on && !names_.empty()) require_number_of_names(options.classes, names_, options.data);
     const int64_t classes = train.classes();
     if (options.valid.empty()) {
       std::tie(train, valid) = split_off(train, options.valid_share);
@@ -123,6 +124,8 @@ class ImageTask : public TrainingTask {
 
 }  // namespace
 
-std::unique_ptr<TrainingTask> make_image_task(TrainOptions& options) { return std::make_unique<ImageTask>(options); }
+std::unique_ptr<TrainingTask> make_image_task(TrainOptions& options, bool goes_on) {
+  return std::make_unique<ImageTask>(options, goes_on);
+}
 
 }  // namespace raffia::train

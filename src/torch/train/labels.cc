@@ -5,11 +5,18 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/check.h"
+
 namespace raffia::train {
 
 bool is_held_out(size_t i, double share) {
   const auto kept = [share](size_t count) { return std::floor(static_cast<double>(count) * share); };
   return kept(i + 1) > kept(i);
+}
+
+void require_number_of_names(int64_t classes, std::span<const std::string> names, const std::string& data) {
+  require(classes == 0 || classes == std::ssize(names),
+          "--classes is {}, but {} has {} classes: they are its labels, so omit the flag", classes, data, names.size());
 }
 
 LossSum label_loss(const Tensor& logits, const Tensor& labels, double smoothing, int64_t tokens) {

@@ -3,6 +3,8 @@
 #define RAFFIA_TORCH_TRAIN_LABELS_H_
 
 #include <functional>
+#include <span>
+#include <string>
 
 #include "torch/train/task.h"
 
@@ -10,6 +12,10 @@ namespace raffia::train {
 
 // Whether example i of a file is kept for evaluation: one of every 1 / share, evenly spread, since files are often sorted.
 bool is_held_out(size_t i, double share);
+
+// Throws InvalidArgument if --classes asks for another number of classes than there are names in `data`: a class without a name
+// would be in the model but in none of its labels. 0: not given.
+void require_number_of_names(int64_t classes, std::span<const std::string> names, const std::string& data);
 
 // logits [B, classes], labels [B].
 LossSum label_loss(const Tensor& logits, const Tensor& labels, double smoothing, int64_t tokens);

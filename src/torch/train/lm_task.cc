@@ -149,7 +149,7 @@ class LmTask : public TrainingTask {
     return tensors;
   }
 
-  void set_carried(const NamedTensors& tensors) override {
+  void set_carried(const NamedTensors& tensors, std::string_view where) override {
     state_.clear();
     for (const auto& [name, tensor] : tensors) {
       size_t layer = 0;
@@ -159,6 +159,12 @@ class LmTask : public TrainingTask {
       if (state_.size() <= layer) state_.resize(layer + 1);
       nn::AttentionState& state = state_[layer];
       const std::string part = dot + 1;
+      // Infinities are sound in some parts of a memory: the logarithm of a weight of 0, for example.
+      if (part == "memory") {
+        require_no_nan(tensor, name, where);
+      } else {
+        require_finite(tensor, name, where);
+      }
       if (part == "memory") state.memory = tensor;
       if (part == "keys") state.keys = tensor;
       if (part == "values") state.values = tensor;

@@ -12,7 +12,6 @@
 #include <tuple>
 #include <vector>
 
-#include "core/message.h"
 #include "raffia/error.h"
 
 namespace raffia::train {
@@ -103,12 +102,7 @@ void Optimiser::set_state(const NamedTensors& state, std::string_view where) {
     const auto found = tensors.find(name);
     if (found == tensors.end()) throw FormatError(fmt::format("{}: tensor \"{}\" is missing", where, name));
     if (found->second.sizes() != shape) throw FormatError(fmt::format("{}: tensor \"{}\" has another shape", where, name));
-    const at::Tensor bad = found->second.masked_select(found->second.isfinite().logical_not());
-    if (bad.numel() > 0) {
-      const auto value = bad[0].item<double>();
-      throw FormatError(fmt::format("{}: tensor \"{}\" contains {}, expected finite numbers: the checkpoint is damaged", where,
-                                    name, not_finite_text(value)));
-    }
+    require_finite(found->second, name, where);
     ++used;
     return found->second;
   };

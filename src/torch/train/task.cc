@@ -50,7 +50,7 @@ std::unique_ptr<TrainingTask> make_task(TrainOptions& options, bool goes_on) {
     case TaskKind::classify:
       return make_classify_task(options, goes_on);
     case TaskKind::image:
-      return make_image_task(options);
+      return make_image_task(options, goes_on);
     case TaskKind::recall:
       return make_recall_task(options);
   }

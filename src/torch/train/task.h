@@ -57,9 +57,9 @@ class TrainingTask {
   virtual Metrics evaluate(const OnProgress& progress) = 0;
   virtual Metrics test(const OnProgress&) { return {}; }  // empty: there are no test data
 
-  // The memory that loss() carries from batch to batch.
+  // The memory that loss() carries from batch to batch. `where`: the file it was read from, for errors (FormatError).
   virtual NamedTensors carried() const { return {}; }
-  virtual void set_carried(const NamedTensors&) {}
+  virtual void set_carried(const NamedTensors&, std::string_view /*where*/) {}
 
   virtual Fingerprints fingerprints() const = 0;
 
@@ -75,7 +75,7 @@ std::unique_ptr<TrainingTask> make_task(TrainOptions& options, bool goes_on);
 std::unique_ptr<TrainingTask> make_lm_task(TrainOptions& options, bool goes_on);
 std::unique_ptr<TrainingTask> make_translate_task(TrainOptions& options, bool goes_on);
 std::unique_ptr<TrainingTask> make_classify_task(TrainOptions& options, bool goes_on);
-std::unique_ptr<TrainingTask> make_image_task(TrainOptions& options);
+std::unique_ptr<TrainingTask> make_image_task(TrainOptions& options, bool goes_on);
 std::unique_ptr<TrainingTask> make_recall_task(TrainOptions& options);
 
 // The part of the config that all tasks have in common. Tasks add vocabulary, classes and so on.

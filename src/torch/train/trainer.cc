@@ -213,7 +213,8 @@ class Run {
     }
     nn::load_weights(task_.model(), directory / kWeightsFile);
     optimiser_.set_state(load_tensors(directory / "optimiser.safetensors"), (directory / "optimiser.safetensors").string());
-    task_.set_carried(rows_of_rank(group_, load_tensors(directory / "carried.safetensors")));
+    task_.set_carried(rows_of_rank(group_, load_tensors(directory / "carried.safetensors")),
+                      (directory / "carried.safetensors").string());
     auto generator = at::detail::getDefaultCPUGenerator();
     const NamedTensors states = load_tensors(directory / "generator.safetensors");
     if (states.size() != 1)
