@@ -29,7 +29,7 @@ packages=(
 # Torch runs at a tenth of its speed on the reference BLAS, which Debian installs with it.
 if $training; then packages+=(libtorch-dev libopenblas0-openmp libgloo-dev libtomlplusplus-dev); fi
 # clang is pinned: each version of clang-format formats a little differently.
-if $tests; then packages+=(libgtest-dev clang-14 libclang-rt-14-dev clang-format-14 clang-tidy-14); fi
+if $tests; then packages+=(libgtest-dev clang-14 libclang-rt-14-dev clang-format-14 clang-tidy-14 xz-utils zsh fish); fi
 if $tests && $training; then packages+=(python3-torch python3-pytest); fi
 
 as_root() {
