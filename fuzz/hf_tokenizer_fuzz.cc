@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/hf_tokenizer.h"
+#include "io/imports/hf_tokenizer.h"
 #include "raffia/error.h"
 #include "tokenizer_use.h"
 

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "io/byte_source.h"
-#include "io/llama2c.h"
+#include "io/formats/byte_source.h"
+#include "io/imports/llama2c.h"
 #include "raffia/error.h"
 
 namespace {

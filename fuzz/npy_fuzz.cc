@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <span>
 
-#include "io/npy.h"
+#include "io/formats/npy.h"
 #include "raffia/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "io/picture.h"
+#include "io/formats/picture.h"
 #include "raffia/error.h"
 
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/safetensors.h"
+#include "io/formats/safetensors.h"
 #include "raffia/error.h"
 
 namespace {

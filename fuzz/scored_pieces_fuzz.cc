@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "io/tokenizer_scored.h"
+#include "io/tokenizers/tokenizer_scored.h"
 #include "raffia/error.h"
 #include "tokenizer_use.h"
 

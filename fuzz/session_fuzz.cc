@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
-#include "io/image.h"
-#include "io/session_file.h"
+#include "io/formats/image.h"
+#include "io/formats/session_file.h"
 #include "raffia/error.h"
 
 namespace {

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "io/image.h"
+#include "io/formats/image.h"
 #include "raffia/error.h"
 #include "raffia/session.h"
 #include "runtime/random_weights.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/tokenizer_kinds.h"
+#include "io/tokenizers/tokenizer_kinds.h"
 #include "raffia/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

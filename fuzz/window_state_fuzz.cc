@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/window_layout.h"
-#include "io/image.h"
+#include "io/formats/image.h"
 #include "raffia/error.h"
 #include "raffia/window_state.h"
 

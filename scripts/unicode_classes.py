@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes src/io/unicode_classes.cc: the letters (L*) and numbers (N*) of Unicode as ranges of code points.
+"""Writes src/io/tokenizers/unicode_classes.cc: the letters (L*) and numbers (N*) of Unicode as ranges of code points.
 
-    scripts/unicode_classes.py > src/io/unicode_classes.cc
+    scripts/unicode_classes.py > src/io/tokenizers/unicode_classes.cc
 """
 import sys
 import textwrap

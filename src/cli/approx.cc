@@ -14,12 +14,12 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/approx_data.h"
-#include "cli/command.h"
-#include "cli/estimator_flags.h"
-#include "cli/flags.h"
-#include "cli/gnuplot.h"
-#include "cli/progress.h"
-#include "cli/table.h"
+#include "cli/shared/command.h"
+#include "cli/shared/estimator_flags.h"
+#include "cli/shared/flags.h"
+#include "cli/shared/gnuplot.h"
+#include "cli/shared/progress.h"
+#include "cli/shared/table.h"
 #include "core/message.h"
 #include "raffia/error.h"
 #include "raffia/estimator.h"

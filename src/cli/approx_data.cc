@@ -6,8 +6,8 @@
 #include <array>
 #include <cmath>
 
-#include "io/npy.h"
-#include "io/safetensors.h"
+#include "io/formats/npy.h"
+#include "io/formats/safetensors.h"
 #include "raffia/error.h"
 #include "raffia/random.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/flags.h"
+#include "cli/shared/flags.h"
 #include "raffia/views.h"
 
 namespace raffia::cli {

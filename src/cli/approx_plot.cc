@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "cli/approx.h"
-#include "cli/gnuplot.h"
+#include "cli/shared/gnuplot.h"
 
 namespace raffia::cli {
 namespace {

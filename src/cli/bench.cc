@@ -8,11 +8,11 @@
 #include <map>
 #include <memory>
 
-#include "cli/command.h"
 #include "cli/interleave.h"
 #include "cli/machine.h"
 #include "cli/machine_probe.h"
-#include "cli/progress.h"
+#include "cli/shared/command.h"
+#include "cli/shared/progress.h"
 #include "raffia/error.h"
 
 namespace raffia::cli {

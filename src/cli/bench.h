@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "cli/arrays.h"
-#include "cli/flags.h"
 #include "cli/records.h"
+#include "cli/shared/flags.h"
 #include "raffia/features.h"
 #include "raffia/isa.h"
 #include "raffia/threads.h"

@@ -6,11 +6,11 @@
 
 #include "cli/attention_ops.h"
 #include "cli/bench.h"
-#include "cli/command.h"
-#include "cli/gnuplot.h"
 #include "cli/op_facts.h"
 #include "cli/op_options.h"
-#include "cli/plot.h"
+#include "cli/shared/command.h"
+#include "cli/shared/gnuplot.h"
+#include "cli/shared/plot.h"
 
 namespace raffia::cli {
 namespace {

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <memory>
 
-#include "cli/command.h"
 #include "cli/decode_plot.h"
-#include "cli/gnuplot.h"
 #include "cli/model_bench.h"
+#include "cli/shared/command.h"
+#include "cli/shared/gnuplot.h"
 
 namespace raffia::cli {
 namespace {

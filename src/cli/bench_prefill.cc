@@ -1,8 +1,8 @@
 // raffia bench prefill: whole models read prompts.
 #include <memory>
 
-#include "cli/command.h"
 #include "cli/model_bench.h"
+#include "cli/shared/command.h"
 
 namespace raffia::cli {
 namespace {

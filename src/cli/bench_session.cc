@@ -11,13 +11,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/command.h"
 #include "cli/interleave.h"
 #include "cli/model_bench.h"
-#include "cli/progress.h"
-#include "cli/table.h"
-#include "io/file.h"
-#include "io/model_directory.h"
+#include "cli/shared/command.h"
+#include "cli/shared/progress.h"
+#include "cli/shared/table.h"
+#include "io/formats/file.h"
+#include "model/model_directory.h"
 #include "raffia/error.h"
 #include "raffia/session.h"
 #include "runtime/session_at_depth.h"

@@ -5,10 +5,10 @@
 
 #include "cli/arrays.h"
 #include "cli/bench.h"
-#include "cli/command.h"
 #include "cli/machine_probe.h"
 #include "cli/op_facts.h"
 #include "cli/op_options.h"
+#include "cli/shared/command.h"
 #include "cli/step_ops.h"
 #include "raffia/attention.h"
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cli/bench.h"
-#include "cli/command.h"
 #include "cli/op_options.h"
+#include "cli/shared/command.h"
 #include "cli/train_commands.h"
 #include "cli/train_ops.h"
 

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/app_tree.h"
-#include "cli/command.h"
-#include "cli/flags.h"
+#include "cli/shared/app_tree.h"
+#include "cli/shared/command.h"
+#include "cli/shared/flags.h"
 
 namespace raffia::cli {
 namespace {

@@ -10,14 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include "cli/flags.h"
-#include "cli/line_editor.h"
-#include "cli/model_commands.h"
-#include "cli/sampling_flags.h"
-#include "cli/token_stream.h"
-#include "cli/unknown_tokens.h"
+#include "cli/shared/flags.h"
+#include "cli/shared/line_editor.h"
+#include "cli/shared/model_commands.h"
+#include "cli/shared/sampling_flags.h"
+#include "cli/shared/token_stream.h"
+#include "cli/shared/unknown_tokens.h"
 #include "core/message.h"
-#include "io/text.h"
+#include "io/formats/text.h"
 #include "raffia/error.h"
 
 namespace raffia::cli {

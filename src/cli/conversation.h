@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "cli/interrupt.h"
+#include "cli/shared/interrupt.h"
 #include "raffia/session.h"
 
 namespace raffia::cli {

@@ -12,13 +12,13 @@
 #include <string>
 #include <vector>
 
-#include "cli/flags.h"
-#include "cli/progress.h"
-#include "cli/table.h"
+#include "cli/shared/flags.h"
+#include "cli/shared/progress.h"
+#include "cli/shared/table.h"
 #include "cli/train_commands.h"
 #include "core/message.h"
 #include "core/split.h"
-#include "io/model_directory.h"
+#include "model/model_directory.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
 #include "torch/libtorch.h"

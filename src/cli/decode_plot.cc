@@ -7,8 +7,8 @@
 #include <sstream>
 #include <vector>
 
-#include "cli/gnuplot.h"
-#include "cli/plot.h"
+#include "cli/shared/gnuplot.h"
+#include "cli/shared/plot.h"
 
 namespace raffia::cli {
 namespace {

@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "cli/train_commands.h"
-#include "io/json_fields.h"
-#include "io/model_directory.h"
-#include "io/text.h"
+#include "io/formats/json_fields.h"
+#include "io/formats/text.h"
+#include "model/model_directory.h"
 #include "raffia/error.h"
 #include "torch/libtorch.h"
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/flags.h"
-#include "cli/progress.h"
+#include "cli/shared/flags.h"
+#include "cli/shared/progress.h"
 #include "raffia/model_config.h"
 #include "torch/nn/models.h"
 #include "torch/train/evaluate.h"

@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "cli/command.h"
 #include "cli/eval.h"
-#include "cli/table.h"
+#include "cli/shared/command.h"
+#include "cli/shared/table.h"
 #include "core/message.h"
-#include "io/model_directory.h"
+#include "model/model_directory.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
 #include "torch/libtorch.h"

@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "cli/command.h"
 #include "cli/eval.h"
-#include "cli/table.h"
-#include "io/bleu.h"
-#include "io/datasets.h"
+#include "cli/shared/command.h"
+#include "cli/shared/table.h"
+#include "io/data/bleu.h"
+#include "io/data/datasets.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
 #include "torch/libtorch.h"

@@ -11,17 +11,17 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/command.h"
 #include "cli/conversation.h"
-#include "cli/flags.h"
-#include "cli/interrupt.h"
 #include "cli/machine.h"
-#include "cli/model_commands.h"
-#include "cli/prompt.h"
-#include "cli/sampling_flags.h"
-#include "cli/table.h"
+#include "cli/shared/command.h"
+#include "cli/shared/flags.h"
+#include "cli/shared/interrupt.h"
+#include "cli/shared/model_commands.h"
+#include "cli/shared/prompt.h"
+#include "cli/shared/sampling_flags.h"
+#include "cli/shared/table.h"
 #include "core/message.h"
-#include "io/text.h"
+#include "io/formats/text.h"
 #include "raffia/session.h"
 
 namespace raffia::cli {

@@ -8,17 +8,17 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/command.h"
-#include "cli/flags.h"
-#include "cli/progress.h"
-#include "cli/table.h"
-#include "cli/weight_types.h"
-#include "io/byte_source.h"
-#include "io/hf.h"
-#include "io/llama2c.h"
-#include "io/model_directory.h"
-#include "io/text.h"
-#include "io/tokenizer_scored.h"
+#include "cli/shared/command.h"
+#include "cli/shared/flags.h"
+#include "cli/shared/progress.h"
+#include "cli/shared/table.h"
+#include "cli/shared/weight_types.h"
+#include "io/formats/byte_source.h"
+#include "io/formats/text.h"
+#include "io/imports/hf.h"
+#include "io/imports/llama2c.h"
+#include "io/tokenizers/tokenizer_scored.h"
+#include "model/model_directory.h"
 #include "raffia/error.h"
 
 namespace raffia::cli {

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "cli/format.h"
+#include "cli/shared/format.h"
 #include "core/weight_matrix.h"
-#include "io/imported_model.h"
+#include "io/imports/imported_model.h"
 
 namespace raffia::cli {
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/command.h"
 #include "cli/machine.h"
-#include "cli/table.h"
+#include "cli/shared/command.h"
+#include "cli/shared/table.h"
 #include "raffia/isa.h"
 #include "raffia/threads.h"
 #include "raffia/version.h"

@@ -7,7 +7,7 @@
 #include <limits>
 #include <span>
 
-#include "cli/progress.h"
+#include "cli/shared/progress.h"
 
 namespace raffia::cli {
 

@@ -13,9 +13,9 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/app_tree.h"
-#include "cli/program.h"
-#include "cli/waiting_threads.h"
+#include "cli/shared/app_tree.h"
+#include "cli/shared/program.h"
+#include "cli/shared/waiting_threads.h"
 #include "core/message.h"
 
 namespace raffia::cli {

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/app_tree.h"
-#include "cli/command.h"
+#include "cli/shared/app_tree.h"
+#include "cli/shared/command.h"
 #include "raffia/version.h"
 
 namespace raffia::cli {

@@ -8,12 +8,12 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
-#include "cli/command.h"
 #include "cli/interleave.h"
 #include "cli/machine.h"
 #include "cli/machine_probe.h"
-#include "cli/progress.h"
-#include "cli/table.h"
+#include "cli/shared/command.h"
+#include "cli/shared/progress.h"
+#include "cli/shared/table.h"
 #include "raffia/isa.h"
 #include "raffia/random.h"
 #include "raffia/session.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/flags.h"
+#include "cli/shared/flags.h"
 #include "core/weight_matrix.h"
 #include "raffia/estimator.h"
 #include "raffia/model.h"

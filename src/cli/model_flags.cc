@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "cli/command.h"
-#include "cli/estimator_flags.h"
 #include "cli/model_bench.h"
-#include "cli/model_commands.h"
-#include "cli/weight_types.h"
-#include "io/model_directory.h"
+#include "cli/shared/command.h"
+#include "cli/shared/estimator_flags.h"
+#include "cli/shared/model_commands.h"
+#include "cli/shared/weight_types.h"
+#include "model/model_directory.h"
 #include "raffia/error.h"
 #include "runtime/random_weights.h"
 

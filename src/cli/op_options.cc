@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "cli/command.h"
+#include "cli/shared/command.h"
 
 namespace raffia::cli {
 

@@ -7,15 +7,15 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "cli/command.h"
-#include "cli/flags.h"
 #include "cli/import.h"
-#include "cli/table.h"
-#include "cli/weight_types.h"
-#include "io/datasets.h"
-#include "io/model_directory.h"
-#include "io/text.h"
-#include "io/weight_file.h"
+#include "cli/shared/command.h"
+#include "cli/shared/flags.h"
+#include "cli/shared/table.h"
+#include "cli/shared/weight_types.h"
+#include "io/data/datasets.h"
+#include "io/formats/text.h"
+#include "io/formats/weight_file.h"
+#include "model/model_directory.h"
 #include "raffia/model_config.h"
 #include "raffia/tokenizer.h"
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "cli/table.h"
+#include "cli/shared/table.h"
 
 namespace raffia::cli {
 namespace {

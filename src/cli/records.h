@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "cli/format.h"
+#include "cli/shared/format.h"
 
 namespace raffia::cli {
 

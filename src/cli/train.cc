@@ -16,11 +16,11 @@
 #include <vector>
 
 #include "cli/blas.h"
-#include "cli/command.h"
-#include "cli/flags.h"
-#include "cli/interrupt.h"
-#include "cli/progress.h"
-#include "cli/table.h"
+#include "cli/shared/command.h"
+#include "cli/shared/flags.h"
+#include "cli/shared/interrupt.h"
+#include "cli/shared/progress.h"
+#include "cli/shared/table.h"
 #include "cli/train_commands.h"
 #include "cli/train_plot.h"
 #include "cli/train_ranks.h"

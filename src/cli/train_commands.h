@@ -2,7 +2,7 @@
 #ifndef RAFFIA_CLI_TRAIN_COMMANDS_H_
 #define RAFFIA_CLI_TRAIN_COMMANDS_H_
 
-#include "cli/command.h"
+#include "cli/shared/command.h"
 
 namespace raffia::cli {
 

@@ -8,8 +8,8 @@
 #include <memory>
 
 #include "cli/bench.h"
-#include "cli/flags.h"
 #include "cli/records.h"
+#include "cli/shared/flags.h"
 #include "raffia/estimator.h"
 
 namespace raffia::cli {

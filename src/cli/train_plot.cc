@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/gnuplot.h"
+#include "cli/shared/gnuplot.h"
 #include "torch/train/log.h"
 
 namespace raffia::cli {

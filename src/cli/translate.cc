@@ -11,15 +11,15 @@
 #include <string>
 #include <vector>
 
-#include "cli/command.h"
-#include "cli/flags.h"
-#include "cli/input.h"
-#include "cli/model_commands.h"
-#include "cli/progress.h"
-#include "cli/table.h"
-#include "cli/unknown_tokens.h"
+#include "cli/shared/command.h"
+#include "cli/shared/flags.h"
+#include "cli/shared/input.h"
+#include "cli/shared/model_commands.h"
+#include "cli/shared/progress.h"
+#include "cli/shared/table.h"
+#include "cli/shared/unknown_tokens.h"
 #include "core/message.h"
-#include "io/text.h"
+#include "io/formats/text.h"
 #include "raffia/error.h"
 #include "raffia/model.h"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "io/text.h"
+#include "io/formats/text.h"
 #include "raffia/session.h"
 
 namespace raffia {

@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "core/check.h"
-#include "io/model_directory.h"
-#include "io/safetensors.h"
-#include "io/text.h"
+#include "io/formats/safetensors.h"
+#include "io/formats/text.h"
+#include "model/model_directory.h"
 #include "raffia/error.h"
 #include "runtime/products.h"
 

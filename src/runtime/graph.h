@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/mapped_file.h"
+#include "io/formats/mapped_file.h"
 #include "raffia/model_config.h"
 #include "raffia/tokenizer.h"
 #include "runtime/stack.h"

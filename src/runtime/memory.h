@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "io/session_file.h"
+#include "io/formats/session_file.h"
 #include "raffia/state.h"
 #include "raffia/views.h"
 #include "raffia/window_state.h"

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "core/check.h"
-#include "io/file.h"
-#include "io/model_directory.h"
+#include "io/formats/file.h"
+#include "model/model_directory.h"
 #include "raffia/error.h"
 #include "runtime/graph.h"
 

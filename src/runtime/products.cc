@@ -3,7 +3,7 @@
 #include <array>
 
 #include "core/check.h"
-#include "estimators/products.h"
+#include "estimators/shared/products.h"
 
 namespace raffia::runtime {
 

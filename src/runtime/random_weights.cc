@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "io/weight_file.h"
+#include "io/formats/weight_file.h"
 #include "raffia/random.h"
 #include "runtime/graph.h"
 

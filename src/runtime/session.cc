@@ -7,10 +7,10 @@
 #include <optional>
 
 #include "core/check.h"
-#include "io/file.h"
-#include "io/image.h"
-#include "io/model_directory.h"
-#include "io/session_file.h"
+#include "io/formats/file.h"
+#include "io/formats/image.h"
+#include "io/formats/session_file.h"
+#include "model/model_directory.h"
 #include "raffia/error.h"
 #include "runtime/graph.h"
 #include "runtime/prefix_cache.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/weight_matrix.h"
-#include "io/safetensors.h"
+#include "io/formats/safetensors.h"
 
 namespace raffia::runtime {
 

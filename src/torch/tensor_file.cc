@@ -8,7 +8,7 @@
 #include <span>
 
 #include "core/message.h"
-#include "io/safetensors.h"
+#include "io/formats/safetensors.h"
 #include "raffia/error.h"
 
 namespace raffia {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "cli/command_line.h"
-#include "io/safetensors.h"
+#include "io/formats/safetensors.h"
 #include "raffia/attention.h"
 #include "support/arrays.h"
 

@@ -1,4 +1,4 @@
-#include "cli/plot.h"
+#include "cli/shared/plot.h"
 
 #include <gtest/gtest.h>
 

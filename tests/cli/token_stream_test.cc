@@ -1,5 +1,5 @@
 // Text in parts gives the ids of the whole.
-#include "cli/token_stream.h"
+#include "cli/shared/token_stream.h"
 
 #include <gtest/gtest.h>
 

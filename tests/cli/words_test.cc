@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/progress.h"
-#include "cli/suggest.h"
+#include "cli/shared/progress.h"
+#include "cli/shared/suggest.h"
 
 namespace raffia::cli {
 namespace {

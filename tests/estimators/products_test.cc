@@ -1,5 +1,5 @@
 // Linear layers over stored weights: against the twin, and bit for bit against themselves however they are cut.
-#include "estimators/products.h"
+#include "estimators/shared/products.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,9 @@
-#include "estimators/ra.h"
-
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <vector>
 
+#include "estimators/ra/drawn_keys.h"
 #include "estimators/sampled_case.h"
 #include "raffia/reference_sampled.h"
 #include "raffia/threads.h"

@@ -1,5 +1,5 @@
 // A softmax computed in parts equals the whole: intervals of visible keys, resumption, biases of queries, gradients of logsumexp.
-#include "estimators/softmax_part.h"
+#include "estimators/shared/softmax_part.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "io/bleu.h"
+#include "io/data/bleu.h"
 
 #include <gtest/gtest.h>
 

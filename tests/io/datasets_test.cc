@@ -1,4 +1,4 @@
-#include "io/datasets.h"
+#include "io/data/datasets.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "io/compressed.h"
-#include "io/text.h"
+#include "io/formats/compressed.h"
+#include "io/formats/text.h"
 #include "raffia/error.h"
 #include "support/compressed_text.h"
 #include "support/refusal.h"

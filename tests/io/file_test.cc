@@ -1,4 +1,4 @@
-#include "io/file.h"
+#include "io/formats/file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-#include "io/mapped_file.h"
+#include "io/formats/mapped_file.h"
 #include "raffia/error.h"
 #include "support/temporary_directory.h"
 

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "io/byte_source.h"
-#include "io/hf.h"
-#include "io/llama2c.h"
-#include "io/model_directory.h"
-#include "io/text.h"
-#include "io/weight_file.h"
+#include "io/formats/byte_source.h"
+#include "io/formats/text.h"
+#include "io/formats/weight_file.h"
+#include "io/imports/hf.h"
+#include "io/imports/llama2c.h"
+#include "model/model_directory.h"
 #include "raffia/error.h"
 #include "support/refusal.h"
 #include "support/temporary_directory.h"

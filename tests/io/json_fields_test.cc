@@ -1,4 +1,4 @@
-#include "io/json_fields.h"
+#include "io/formats/json_fields.h"
 
 #include <gtest/gtest.h>
 

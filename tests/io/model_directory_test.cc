@@ -1,10 +1,10 @@
-#include "io/model_directory.h"
+#include "model/model_directory.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "io/image.h"
+#include "io/formats/image.h"
 #include "support/temporary_directory.h"
 
 namespace raffia {

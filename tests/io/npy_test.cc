@@ -1,4 +1,4 @@
-#include "io/npy.h"
+#include "io/formats/npy.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

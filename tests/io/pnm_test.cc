@@ -1,4 +1,4 @@
-#include "io/pnm.h"
+#include "io/formats/pnm.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "io/safetensors.h"
+#include "io/formats/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "io/text.h"
+#include "io/formats/text.h"
 
 #include <gtest/gtest.h>
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "io/hf_tokenizer.h"
-#include "io/text.h"
-#include "io/tokenizer_scored.h"
+#include "io/formats/text.h"
+#include "io/imports/hf_tokenizer.h"
+#include "io/tokenizers/tokenizer_scored.h"
 #include "raffia/error.h"
 #include "raffia/random.h"
 #include "raffia/tokenizer.h"

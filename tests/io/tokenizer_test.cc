@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "io/text.h"
-#include "io/tokenizer_kinds.h"
+#include "io/formats/text.h"
+#include "io/tokenizers/tokenizer_kinds.h"
 #include "raffia/error.h"
 #include "raffia/random.h"
 #include "support/refusal.h"

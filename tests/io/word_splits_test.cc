@@ -1,11 +1,11 @@
-#include "io/word_splits.h"
+#include "io/tokenizers/word_splits.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "io/unicode_classes.h"
+#include "io/tokenizers/unicode_classes.h"
 #include "raffia/random.h"
 
 namespace raffia {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "io/safetensors.h"
-#include "io/text.h"
+#include "io/formats/safetensors.h"
+#include "io/formats/text.h"
 #include "raffia/model.h"
 #include "support/paths.h"
 

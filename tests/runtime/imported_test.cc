@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "io/byte_source.h"
-#include "io/hf.h"
-#include "io/imported_model.h"
-#include "io/llama2c.h"
-#include "io/text.h"
-#include "io/tokenizer_scored.h"
+#include "io/formats/byte_source.h"
+#include "io/formats/text.h"
+#include "io/imports/hf.h"
+#include "io/imports/imported_model.h"
+#include "io/imports/llama2c.h"
+#include "io/tokenizers/tokenizer_scored.h"
 #include "raffia/session.h"
 #include "support/temporary_directory.h"
 #include "support/tiny_llama.h"

@@ -9,9 +9,9 @@
 
 #include "core/weight_matrix.h"
 #include "golden.h"
-#include "io/image.h"
-#include "io/model_directory.h"
-#include "io/text.h"
+#include "io/formats/image.h"
+#include "io/formats/text.h"
+#include "model/model_directory.h"
 #include "raffia/error.h"
 #include "raffia/session.h"
 #include "support/refusal.h"

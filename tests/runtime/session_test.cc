@@ -12,8 +12,8 @@
 #include <span>
 
 #include "golden.h"
-#include "io/image.h"
-#include "io/session_file.h"
+#include "io/formats/image.h"
+#include "io/formats/session_file.h"
 #include "raffia/error.h"
 #include "support/refusal.h"
 #include "support/temporary_directory.h"

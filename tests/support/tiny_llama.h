@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/safetensors.h"
+#include "io/formats/safetensors.h"
 #include "raffia/random.h"
 #include "raffia/views.h"
 

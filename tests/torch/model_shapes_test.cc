@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "io/safetensors.h"
+#include "io/formats/safetensors.h"
 #include "support/temporary_directory.h"
 #include "torch/gradcheck.h"
 #include "torch/libtorch.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "io/safetensors.h"
+#include "io/formats/safetensors.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
 #include "torch/libtorch.h"

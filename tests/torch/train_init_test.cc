@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "io/safetensors.h"
-#include "io/text.h"
+#include "io/formats/safetensors.h"
+#include "io/formats/text.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
 #include "support/temporary_directory.h"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "io/datasets.h"
-#include "io/text.h"
+#include "io/data/datasets.h"
+#include "io/formats/text.h"
 #include "raffia/error.h"
 #include "support/refusal.h"
 #include "support/temporary_directory.h"

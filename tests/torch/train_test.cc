@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "io/safetensors.h"
-#include "io/text.h"
+#include "io/formats/safetensors.h"
+#include "io/formats/text.h"
 #include "raffia/error.h"
 #include "support/temporary_directory.h"
 #include "torch/tensor_file.h"

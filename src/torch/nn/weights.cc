@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "io/model_directory.h"
-#include "io/safetensors.h"
+#include "io/formats/safetensors.h"
+#include "model/model_directory.h"
 #include "raffia/error.h"
 #include "torch/nn/models.h"
 #include "torch/tensor_file.h"

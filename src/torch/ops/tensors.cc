@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "estimators/sequences.h"
+#include "estimators/shared/sequences.h"
 
 namespace raffia::ops {
 

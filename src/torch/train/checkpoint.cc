@@ -11,9 +11,9 @@
 #include <string_view>
 #include <utility>
 
-#include "io/file.h"
-#include "io/json_fields.h"
-#include "io/text.h"
+#include "io/formats/file.h"
+#include "io/formats/json_fields.h"
+#include "io/formats/text.h"
 #include "raffia/error.h"
 #include "torch/train/fingerprint.h"
 

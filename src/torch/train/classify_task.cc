@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/check.h"
-#include "io/datasets.h"
-#include "io/text.h"
+#include "io/data/datasets.h"
+#include "io/formats/text.h"
 #include "raffia/tokenizer.h"
 #include "torch/train/data.h"
 #include "torch/train/fingerprint.h"

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "io/datasets.h"
+#include "io/data/datasets.h"
 #include "raffia/tokenizer.h"
 #include "torch/libtorch.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "io/json_fields.h"
+#include "io/formats/json_fields.h"
 
 namespace raffia::train {
 

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "io/datasets.h"
+#include "io/data/datasets.h"
 
 namespace raffia::train {
 

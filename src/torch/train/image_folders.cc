@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "io/picture.h"
+#include "io/formats/picture.h"
 #include "raffia/error.h"
 
 namespace raffia::train {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "core/check.h"
-#include "io/datasets.h"
-#include "io/text.h"
+#include "io/data/datasets.h"
+#include "io/formats/text.h"
 #include "torch/train/data.h"
 #include "torch/train/fingerprint.h"
 #include "torch/train/image_files.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/check.h"
-#include "io/text.h"
+#include "io/formats/text.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
 #include "torch/train/data.h"

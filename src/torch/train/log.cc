@@ -8,8 +8,8 @@
 #include <span>
 #include <string>
 
-#include "io/json_fields.h"
-#include "io/text.h"
+#include "io/formats/json_fields.h"
+#include "io/formats/text.h"
 #include "raffia/error.h"
 
 namespace raffia::train {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "io/file.h"
+#include "io/formats/file.h"
 
 namespace raffia::train {
 

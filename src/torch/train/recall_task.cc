@@ -11,7 +11,7 @@
 
 #include "core/check.h"
 #include "core/split.h"
-#include "io/text.h"
+#include "io/formats/text.h"
 #include "torch/train/data.h"
 #include "torch/train/fingerprint.h"
 #include "torch/train/task.h"

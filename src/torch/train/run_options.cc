@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/check.h"
-#include "io/json_fields.h"
-#include "io/text.h"
+#include "io/formats/json_fields.h"
+#include "io/formats/text.h"
 #include "raffia/error.h"
 #include "torch/train/init.h"
 #include "torch/train/trainer.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "core/check.h"
-#include "io/text.h"
+#include "io/formats/text.h"
 #include "raffia/error.h"
 
 namespace raffia::train {

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "core/check.h"
-#include "io/json_fields.h"
-#include "io/model_directory.h"
-#include "io/text.h"
+#include "io/formats/json_fields.h"
+#include "io/formats/text.h"
+#include "model/model_directory.h"
 #include "raffia/error.h"
 #include "torch/train/checkpoint.h"
 #include "torch/train/distributed.h"

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "io/model_directory.h"
+#include "model/model_directory.h"
 #include "torch/train/options.h"
 #include "torch/train/task.h"
 

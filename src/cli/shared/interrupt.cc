@@ -1,0 +1,83 @@
+#include "cli/shared/interrupt.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <initializer_list>
+
+#include "raffia/error.h"
+
+namespace raffia::cli {
+namespace {
+
+// Signal handlers can only use globals.
+std::atomic<int> g_signal = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
+std::array<int, 2> g_noted = {-1, -1};  // a pipe that holds a byte per signal that was noted
+
+void note(int signal) {
+  int before = 0;
+  while (before == 0 || (before == SIGINT && signal == SIGTERM)) {
+    if (!g_signal.compare_exchange_weak(before, signal)) continue;
+    const int error = errno;
+    [[maybe_unused]] const ssize_t n = ::write(g_noted[1], "", 1);  // a full pipe ends waits as well
+    errno = error;
+    return;
+  }
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);  // once this handler has returned
+}
+
+void set_handlers(void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;  // an interrupted write to stdout would set the error state of the stream
+  sigemptyset(&action.sa_mask);
+  for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+Interrupts::Interrupts() {
+  if (::pipe2(g_noted.data(), O_NONBLOCK | O_CLOEXEC) != 0) throw IoError("cannot create a pipe for signals");
+  set_handlers(note);
+}
+
+Interrupts::~Interrupts() {
+  set_handlers(SIG_DFL);
+  for (int& end : g_noted) {
+    ::close(end);
+    end = -1;
+  }
+  g_signal = 0;
+}
+
+int Interrupts::signal() const { return g_signal; }
+
+void Interrupts::forget() {
+  int heeded = SIGINT;
+  g_signal.compare_exchange_strong(heeded, 0);
+}
+
+bool await_input(int descriptor) {
+  std::array<pollfd, 2> ready = {
+      {{.fd = descriptor, .events = POLLIN, .revents = 0}, {.fd = g_noted[0], .events = POLLIN, .revents = 0}}};
+  while (g_signal == 0) {
+    if (::poll(ready.data(), ready.size(), -1) < 0) {
+      if (errno == EINTR) continue;
+      return true;  // the read reports the error
+    }
+    if (ready[0].revents != 0) return true;
+    // This may be the byte of a signal that was forgotten: check again after emptying the pipe.
+    std::array<char, 16> bytes;
+    while (::read(g_noted[0], bytes.data(), bytes.size()) > 0) continue;
+  }
+  return false;
+}
+
+}  // namespace raffia::cli

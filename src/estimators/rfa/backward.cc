@@ -1,0 +1,138 @@
+// The linear ops, backward: the same segments as forward, with states composed from right to left.
+#include <algorithm>
+
+#include "core/check.h"
+#include "core/trace.h"
+#include "estimators/rfa/plan.h"
+#include "estimators/shared/map_sums.h"
+
+namespace raffia {
+namespace {
+
+void clear_all(const LinearPlan& plan, std::vector<PackedState>& states) {
+  for (PackedState& state : states) clear_state(plan[0], state);
+}
+
+void causal(const char* name, const LinearViews& views, const FeatureMap& map, std::span<const float> record,
+            const AttentionGradients& gradients, const AttentionOptions& options) {
+  AttentionOptions unrecorded = options;
+  unrecorded.record = {};
+  LinearPlan plan(name, Reach::causal, views, map, unrecorded);
+  plan.attach(gradients, record);
+  if (gradients.state != nullptr) require_state(plan, map, "gradients.state", gradients.state->shape());
+  const Trace trace(name, "q", *views.q, static_cast<int64_t>(kChunk));
+  const std::vector<Segment> segments = causal_segments(plan, options);
+  MapSumSlots sums(name, map, gradients.map, segments.size());
+  plan.fill_padding(gradients);
+
+  const Workers workers(options);
+  const Scratch scratch(workers.count(), plan.scratch_floats);
+  const StateSlots slots(plan, segments.size());
+  std::vector<PackedState> states = slots.all(plan);  // gradients: of the state after a segment, then of the one before it
+  clear_all(plan, states);
+
+  const auto compute = [&](const Bundle& bundle, float* memory) {
+    const size_t first = segments[bundle.first].begin, end = segments[bundle.first].end;
+    for (size_t block = (end - first + kBlock - 1) / kBlock; block-- > 0;) {
+      const size_t begin = first + block * kBlock;
+      for (size_t s = bundle.first; s < bundle.end; ++s) {
+        LinearProblem problem = plan[segments[s].problem];
+        problem.map_sums = sums.of(s);
+        const float* at =
+            record.data() + plan.record_states_offset(segments[s].problem) + begin / kBlock * problem.state_floats();
+        causal_backward(problem, begin, std::min(begin + kBlock, end), at, states[s], memory);
+      }
+    }
+    for (size_t s = bundle.first; s < bundle.end; ++s) {
+      if (!segments[s].first || gradients.state == nullptr) continue;
+      states[s].mass = 0;
+      states[s].log_decay = 0;
+      save_state(plan, segments[s].problem, states[s], *gradients.state);
+    }
+  };
+
+  const std::vector<Bundle> bundles = bundle_heads(plan, segments, workers.count());
+  workers.run(bundles, scratch, [&](const Bundle& bundle, float* memory) {
+    const Segment& segment = segments[bundle.first];
+    if (segment.last) {
+      for (size_t s = bundle.first; s < bundle.end && gradients.state != nullptr; ++s) {
+        load_state(plan, segments[s].problem, *gradients.state, states[s]);
+      }
+      compute(bundle, memory);
+    } else if (!segment.first) {
+      fold_gradient(plan[segment.problem], segment.begin, segment.end, states[bundle.first], memory);
+    }
+  });
+  if (segments.size() > plan.size()) {
+    // From right to left: what is left before segment s + 1 is what s starts from.
+    for (size_t s = segments.size(); s-- > 0;) {
+      if (!segments[s].first && !segments[s].last) compose_states(plan[segments[s].problem], states[s + 1], states[s]);
+    }
+    std::vector<Bundle> earlier;  // from the beginning: the first segment is the longest
+    for (size_t s = 0; s < segments.size(); ++s) {
+      if (segments[s].last) continue;
+      std::swap(states[s], states[s + 1]);
+      earlier.push_back({s, s + 1});
+    }
+    workers.run(earlier, scratch, compute);
+  }
+  for (size_t s = 0; s < segments.size(); ++s) sums.add(s, plan.head_of(segments[s].problem));
+}
+
+}  // namespace
+
+void causal_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record,
+                               View4 dout, const AttentionGradients& gradients, const AttentionOptions& options) {
+  require(gradients.gate_logits.absent(), "causal_attention_backward: gradients.gate_logits is given, but there is no gate");
+  causal("causal_attention_backward", {.q = q, .k = k, .v = v, .forward_out = out, .dout = dout}, map, record, gradients,
+         options);
+}
+
+void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, const FeatureMap& map, View4 out,
+                              std::span<const float> record, View4 dout, const AttentionGradients& gradients,
+                              const AttentionOptions& options) {
+  causal("gated_attention_backward", {.q = q, .k = k, .v = v, .gate_logits = gate_logits, .forward_out = out, .dout = dout}, map,
+         record, gradients, options);
+}
+
+void rfa_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record,
+                            View4 dout, const AttentionGradients& gradients, const AttentionOptions& options) {
+  constexpr const char* kName = "rfa_attention_backward";
+  require(gradients.gate_logits.absent() && gradients.state == nullptr,
+          "{}: gradients of gate_logits or state are requested, but this op has neither", kName);
+  AttentionOptions unrecorded = options;
+  unrecorded.record = {};
+  LinearPlan plan(kName, Reach::everything, {.q = q, .k = k, .v = v, .forward_out = out, .dout = dout}, map, unrecorded);
+  plan.attach(gradients, record);
+  const Trace trace(kName, "q", q, static_cast<int64_t>(kChunk));
+  const std::vector<Segment> reads = read_segments(plan), folds = fold_segments(plan);
+  MapSumSlots sums(kName, map, gradients.map, reads.size() + folds.size());
+  plan.fill_padding(gradients);
+
+  const Workers workers(options);
+  const Scratch scratch(workers.count(), plan.scratch_floats);
+  const StateSlots slots(plan, reads.size()), whole_slots(plan, plan.size());
+  std::vector<PackedState> parts = slots.all(plan), whole = whole_slots.all(plan);
+  clear_all(plan, parts);
+  clear_all(plan, whole);
+
+  workers.run(static_cast<int64_t>(reads.size()), scratch, [&](int64_t index, float* memory) {
+    const size_t s = static_cast<size_t>(index);
+    LinearProblem problem = plan[reads[s].problem];
+    problem.map_sums = sums.of(s);
+    // The recorded state is only read.
+    const PackedState state(const_cast<float*>(record.data()) + plan.record_states_offset(reads[s].problem), problem);
+    read_backward(problem, reads[s].begin, reads[s].end, state, parts[s], memory);
+  });
+  for (size_t s = 0; s < reads.size(); ++s) compose_states(plan[reads[s].problem], parts[s], whole[reads[s].problem]);
+  workers.run(static_cast<int64_t>(folds.size()), scratch, [&](int64_t index, float* memory) {
+    const size_t s = static_cast<size_t>(index);
+    LinearProblem problem = plan[folds[s].problem];
+    problem.map_sums = sums.of(reads.size() + s);
+    fold_backward(problem, folds[s].begin, folds[s].end, whole[folds[s].problem], memory);
+  });
+  for (size_t s = 0; s < reads.size(); ++s) sums.add(s, plan.head_of(reads[s].problem));
+  for (size_t s = 0; s < folds.size(); ++s) sums.add(reads.size() + s, plan.head_of(folds[s].problem));
+}
+
+}  // namespace raffia

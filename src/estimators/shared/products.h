@@ -1,0 +1,29 @@
+// Linear layers over stored weights, on several threads.
+#ifndef RAFFIA_ESTIMATORS_SHARED_PRODUCTS_H_
+#define RAFFIA_ESTIMATORS_SHARED_PRODUCTS_H_
+
+#include <span>
+
+#include "core/weight_matrix.h"
+#include "raffia/threads.h"
+#include "raffia/views.h"
+
+namespace raffia {
+
+struct LinearTask {
+  WeightMatrix weights;         // [out, in]
+  const float* bias = nullptr;  // [out]; null: none
+  View2 x;                      // [tokens, in], f32, columns side by side
+  MutView2 y;                   // [tokens, out], the same
+};
+
+// y = x weights^T + bias for each task, all in one parallel region: a region costs about a microsecond, and a decoding step has
+// dozens of products. No task may write what another reads or writes.
+//
+// Results have the same bits for any number of threads, tokens and tasks in the call. Nothing is allocated for few tokens.
+// `threads` 0: as many as the executor has; executor null: the default one. Throws InvalidArgument if shapes do not match.
+void linear(std::span<const LinearTask> tasks, int threads = 0, Executor* executor = nullptr);
+
+}  // namespace raffia
+
+#endif  // RAFFIA_ESTIMATORS_SHARED_PRODUCTS_H_

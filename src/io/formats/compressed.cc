@@ -1,0 +1,153 @@
+#include "io/formats/compressed.h"
+
+#include <fmt/format.h>
+#include <lzma.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "core/check.h"
+#include "io/formats/text.h"
+#include "raffia/error.h"
+
+namespace raffia {
+namespace {
+
+constexpr std::string_view kGzipMagic = "\x1F\x8B";
+constexpr std::string_view kXzMagic(
+    "\xFD"
+    "7zXZ\0",
+    kBytesThatTellCompression);
+constexpr size_t kPiece = size_t{1} << 20;
+
+}  // namespace
+
+std::optional<Compression> compression_of(std::string_view first_bytes, bool at_end) {
+  if (first_bytes.starts_with(kGzipMagic)) return Compression::gzip;
+  if (first_bytes.starts_with(kXzMagic)) return Compression::xz;
+  if (!at_end && (kGzipMagic.starts_with(first_bytes) || kXzMagic.starts_with(first_bytes))) return {};
+  return Compression::none;
+}
+
+class Decompressor::Stream {
+ public:
+  Stream(std::string where, std::string_view format) : where_(std::move(where)), format_(format) {}
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  bool run(std::string_view& input, bool at_end, std::string& output, size_t most) {
+    const size_t before = output.size(), given = input.size();
+    output.resize(before + most);
+    size_t made = 0;
+    const bool ended = decode(input, at_end, std::span(output).subspan(before), made);
+    output.resize(before + made);
+    taken_ += given - input.size();
+    if (!ended && at_end && input.empty() && made == 0) refuse("it is truncated");
+    return ended;
+  }
+
+ protected:
+  // As Decompressor::run; `made`: bytes of `output` that were written.
+  virtual bool decode(std::string_view& input, bool at_end, std::span<char> output, size_t& made) = 0;
+
+  [[noreturn]] void refuse(std::string_view why) const {
+    throw FormatError(fmt::format("{}: is not valid {} at byte {}: {}", where_, format_, grouped(taken_), why));
+  }
+
+ private:
+  std::string where_;
+  std::string_view format_;
+  uint64_t taken_ = 0;
+};
+
+class Decompressor::Gzip : public Stream {
+ public:
+  explicit Gzip(std::string where) : Stream(std::move(where), "gzip") {
+    if (inflateInit2(&stream_, 15 + 16) != Z_OK) throw Error("zlib: cannot start");  // 16: gzip, not zlib
+  }
+  ~Gzip() override { inflateEnd(&stream_); }
+
+ private:
+  bool decode(std::string_view& input, bool at_end, std::span<char> output, size_t& made) override {
+    while (made < output.size() && !(between_members_ && input.empty())) {
+      if (between_members_ && inflateReset(&stream_) != Z_OK) throw Error("zlib: cannot start again");
+      // zlib counts in 32 bits.
+      const size_t in = std::min(input.size(), kPiece), out = std::min(output.size() - made, kPiece);
+      stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(input.data()));  // NOLINT: as zlib declares it
+      stream_.avail_in = static_cast<uInt>(in);
+      stream_.next_out = reinterpret_cast<Bytef*>(output.data() + made);
+      stream_.avail_out = static_cast<uInt>(out);
+      const int result = inflate(&stream_, Z_NO_FLUSH);
+      const size_t taken = in - stream_.avail_in, given = out - stream_.avail_out;
+      input.remove_prefix(taken);
+      made += given;
+      between_members_ = result == Z_STREAM_END;
+      if (!between_members_ && result != Z_OK && result != Z_BUF_ERROR) {
+        refuse(stream_.msg != nullptr ? stream_.msg : "damaged");
+      }
+      if (taken == 0 && given == 0) break;
+    }
+    return at_end && between_members_ && input.empty();
+  }
+
+  z_stream stream_ = {};
+  bool between_members_ = false;
+};
+
+class Decompressor::Xz : public Stream {
+ public:
+  explicit Xz(std::string where) : Stream(std::move(where), "xz") {
+    constexpr uint64_t kMemory = uint64_t{1} << 27;  // the largest preset of xz takes 65 MB
+    if (lzma_stream_decoder(&stream_, kMemory, LZMA_CONCATENATED) != LZMA_OK) throw Error("liblzma: cannot start");
+  }
+  ~Xz() override { lzma_end(&stream_); }
+
+ private:
+  bool decode(std::string_view& input, bool at_end, std::span<char> output, size_t& made) override {
+    stream_.next_in = reinterpret_cast<const uint8_t*>(input.data());
+    stream_.avail_in = input.size();
+    stream_.next_out = reinterpret_cast<uint8_t*>(output.data());
+    stream_.avail_out = output.size();
+    const lzma_ret result = lzma_code(&stream_, at_end ? LZMA_FINISH : LZMA_RUN);
+    input.remove_prefix(input.size() - stream_.avail_in);
+    made = output.size() - stream_.avail_out;
+    if (result == LZMA_STREAM_END) return true;
+    if (result == LZMA_MEMLIMIT_ERROR) refuse("it needs more than 128 MiB of memory to decompress");
+    if (result != LZMA_OK && result != LZMA_BUF_ERROR) refuse("damaged");  // BUF_ERROR: no progress
+    return false;
+  }
+
+  lzma_stream stream_ = LZMA_STREAM_INIT;
+};
+
+Decompressor::Decompressor(Compression compression, std::string where) {
+  require(compression != Compression::none, "Decompressor: {} is not compressed", where);
+  if (compression == Compression::gzip) stream_ = std::make_unique<Gzip>(std::move(where));
+  if (compression == Compression::xz) stream_ = std::make_unique<Xz>(std::move(where));
+}
+
+Decompressor::~Decompressor() = default;
+
+bool Decompressor::run(std::string_view& input, bool at_end, std::string& output, size_t most) {
+  return stream_->run(input, at_end, output, most);
+}
+
+std::string decompressed(std::string bytes, std::string_view where, uint64_t limit) {
+  const Compression compression = *compression_of(bytes, true);
+  if (compression == Compression::none) return bytes;
+  Decompressor decompressor(compression, std::string(where));
+  std::string output;
+  std::string_view left = bytes;
+  while (!decompressor.run(left, true, output, kPiece)) {
+    if (output.size() > limit) break;
+  }
+  if (output.size() > limit) {
+    throw FormatError(fmt::format("{}: is more than {} bytes when decompressed", where, grouped(limit)));
+  }
+  return output;
+}
+
+}  // namespace raffia

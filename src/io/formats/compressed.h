@@ -1,0 +1,46 @@
+// Compressed data: gzip and xz, recognised by their first bytes.
+#ifndef RAFFIA_IO_FORMATS_COMPRESSED_H_
+#define RAFFIA_IO_FORMATS_COMPRESSED_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace raffia {
+
+enum class Compression : uint8_t { none, gzip, xz };
+
+// From the first bytes of the data. Nullopt: more bytes are needed; never at the end of the data (`at_end`).
+std::optional<Compression> compression_of(std::string_view first_bytes, bool at_end);
+constexpr size_t kBytesThatTellCompression = 6;  // are enough
+
+// Decompresses in constant memory. Several compressed streams in a row are concatenated.
+// Throws FormatError, which begins with `where`, for damaged or truncated data.
+class Decompressor {
+ public:
+  Decompressor(Compression compression, std::string where);  // gzip or xz
+  ~Decompressor();
+  Decompressor(const Decompressor&) = delete;
+  Decompressor& operator=(const Decompressor&) = delete;
+
+  // Consumes bytes from the front of `input` and appends at most `most` bytes to `output`. `at_end`: `input` is the last part.
+  // True: everything was decompressed. False without output: more input is needed.
+  bool run(std::string_view& input, bool at_end, std::string& output, size_t most);
+
+ private:
+  class Stream;
+  class Gzip;
+  class Xz;
+  std::unique_ptr<Stream> stream_;
+};
+
+// The decompressed bytes; bytes of neither format are returned unchanged. Throws FormatError for data that are damaged,
+// truncated, or larger than `limit` bytes when decompressed.
+std::string decompressed(std::string bytes, std::string_view where, uint64_t limit);
+
+}  // namespace raffia
+
+#endif  // RAFFIA_IO_FORMATS_COMPRESSED_H_

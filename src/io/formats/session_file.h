@@ -1,0 +1,59 @@
+// Session files (docs/state-format.md): everything that a model needs to continue a text. Input is not trusted.
+#ifndef RAFFIA_IO_FORMATS_SESSION_FILE_H_
+#define RAFFIA_IO_FORMATS_SESSION_FILE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "raffia/session.h"
+#include "raffia/state.h"
+#include "raffia/window_state.h"
+
+namespace raffia {
+
+// Exact keys and values, [rows, heads, dim] each.
+struct KeyRows {
+  int64_t rows = 0, heads = 0, dim = 0;
+  std::vector<float> keys, values;
+  bool operator==(const KeyRows&) const = default;
+};
+
+struct SessionImage {
+  struct Part {
+    std::variant<State, WindowState, KeyRows> past;
+    std::vector<float> tail;  // of the short convolution
+    bool operator==(const Part&) const = default;
+  };
+
+  uint64_t fingerprint = 0;  // of the model
+  int64_t position = 0;
+  uint64_t draws = 0;
+  SamplingOptions sampling = {};
+  std::vector<int32_t> recent;  // tokens for the repetition penalty, oldest first
+  std::vector<float> logits;    // [vocabulary]; empty before the first token
+  std::vector<Part> parts;      // of the attentions, in order
+  bool operator==(const SessionImage&) const = default;
+};
+
+std::vector<std::byte> to_bytes(const SessionImage& image);
+SessionImage session_from_bytes(std::span<const std::byte> bytes, std::string_view where);  // throws FormatError
+
+// The header of a file, read before its payload.
+struct SessionHeader {
+  uint64_t fingerprint = 0;
+  int64_t position = 0;
+};
+// The whole file. `most_bytes` returns the maximum size for a header, header included; it may throw. Nothing is allocated before
+// that, nor for a large sparse file (a few bytes on disk, the rest a hole). Throws IoError and FormatError.
+std::vector<std::byte> read_session_file(const std::filesystem::path& path,
+                                         const std::function<uint64_t(const SessionHeader&)>& most_bytes = {});
+
+}  // namespace raffia
+
+#endif  // RAFFIA_IO_FORMATS_SESSION_FILE_H_

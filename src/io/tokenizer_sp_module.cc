@@ -1,3 +1,0 @@
-#include "io/tokenizer_sp_module.h"
-
-void raffia_sp_module(raffia::SpModule* module) { *module = {&raffia::train_sp_tokenizer, &raffia::sp_tokenizer_from}; }

@@ -1,0 +1,19 @@
+// SentencePiece as a separately loaded module. Its library exports a different protobuf than LibTorch uses: linked into one
+// process, the two would call each other. The module is loaded with local symbols.
+#ifndef RAFFIA_IO_TOKENIZERS_TOKENIZER_SP_MODULE_H_
+#define RAFFIA_IO_TOKENIZERS_TOKENIZER_SP_MODULE_H_
+
+#include "io/tokenizers/tokenizer_kinds.h"
+
+namespace raffia {
+
+struct SpModule {
+  decltype(&train_sp_tokenizer) train;
+  decltype(&sp_tokenizer_from) load;
+};
+
+}  // namespace raffia
+
+extern "C" void raffia_sp_module(raffia::SpModule* module);  // what the module exports
+
+#endif  // RAFFIA_IO_TOKENIZERS_TOKENIZER_SP_MODULE_H_

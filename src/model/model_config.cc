@@ -1,0 +1,362 @@
+#include "raffia/model_config.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/message.h"
+#include "io/formats/json_fields.h"
+#include "io/formats/text.h"
+#include "raffia/error.h"
+
+namespace raffia {
+namespace {
+
+constexpr std::string_view kTasks[] = {"lm", "translate", "classify", "image"};
+constexpr std::string_view kPositions[] = {"none", "rotary", "learned"};
+constexpr std::string_view kNorms[] = {"layer", "rms"};
+constexpr std::string_view kFeedForwards[] = {"gelu", "swiglu"};
+
+// Larger than any model that fits a machine, so that a file cannot make its reader allocate absurd amounts of memory.
+constexpr int64_t kMostBytesOfModelConfig = 1 << 20;
+constexpr int64_t kMostWidth = 1 << 16;
+constexpr int64_t kMostLayers = 1024;
+constexpr int64_t kMostVocabulary = 1 << 22;
+constexpr int64_t kMostLength = int64_t{1} << 30;
+constexpr int64_t kMostSamples = 1 << 16;
+constexpr int64_t kMostWindow = 1 << 20;
+constexpr int64_t kMostConv = 64;
+constexpr int64_t kMostPool = 1 << 20;
+constexpr int64_t kMostClasses = 1 << 20;
+constexpr int64_t kMostImageSize = 1 << 13;
+constexpr int64_t kMostChannels = 64;
+constexpr double kMostSpan = 1e9;
+constexpr double kMostParameters = 1e10;
+
+template <typename Value, size_t kCount>
+Value parse_name(const std::string_view (&names)[kCount], std::string_view name, std::string_view what) {
+  for (size_t i = 0; i < kCount; ++i) {
+    if (names[i] == name) return static_cast<Value>(i);
+  }
+  throw InvalidArgument(fmt::format("{}: \"{}\", expected one of {}", what, name, fmt::join(names, ", ")));
+}
+
+// The same errors for a config from a file and for one that a program made.
+class Checks {
+ public:
+  Checks(const ModelConfig& config, std::string_view where) : c_(config), where_(where) {}
+
+  void run() const {
+    check_sizes();
+    check_positions();
+    check_task();
+    check_estimators();
+    check_memory();
+  }
+
+ private:
+  template <typename... Args>
+  [[noreturn]] void refuse(std::string_view field, fmt::format_string<Args...> format, Args&&... args) const {
+    throw FormatError(fmt::format("{}: field \"{}\" {}", where_, field, fmt::format(format, std::forward<Args>(args)...)));
+  }
+
+  void within(std::string_view field, int64_t value, int64_t least, int64_t most) const {
+    if (value < least || value > most) refuse(field, "is {}, expected {} to {}", value, least, most);
+  }
+
+  void within(std::string_view field, double value, double least, double most) const {
+    if (!(value >= least && value <= most)) refuse(field, "is {}, expected {} to {}", value, least, most);
+  }
+
+  void absent(std::string_view field, int64_t value) const {
+    if (value != 0) refuse(field, "is {}, expected 0: task {} does not use it", value, name_of(c_.task));
+  }
+
+  void check_sizes() const {
+    within("width", c_.width, 1, kMostWidth);
+    within("heads", c_.heads, 1, c_.width);
+    if (c_.width % c_.heads != 0) refuse("heads", "is {}, expected a divisor of the width, {}", c_.heads, c_.width);
+    within("kv_heads", c_.kv_heads, 0, c_.heads);
+    if (c_.heads % c_.key_heads() != 0)
+      refuse("kv_heads", "is {}, expected a divisor of the heads, {}, or 0", c_.kv_heads, c_.heads);
+    within("layers", c_.layers, 1, kMostLayers);
+    if (c_.norm > Norm::rms) refuse("norm", "is {}, which is not a norm", static_cast<int>(c_.norm));
+    within("norm_eps", c_.norm_eps, 1e-12, 1.0);
+    if (c_.feed_forward > FeedForward::swiglu)
+      refuse("feed_forward", "is {}, which is not a feed-forward layer", static_cast<int>(c_.feed_forward));
+    within("ffn", c_.ffn, 0, 16 * kMostWidth);
+    within("conv", c_.conv, 0, kMostConv);
+    within("pool", c_.pool, 0, kMostPool);
+    within("span_min", c_.span_min, 0.0, kMostSpan);
+    within("span_max", c_.span_max, 0.0, kMostSpan);
+    if ((c_.span_min == 0) != (c_.span_max == 0) || c_.span_min > c_.span_max || (c_.span_min > 0 && c_.span_min < 1)) {
+      refuse("span_min", "is {} and \"span_max\" {}, expected 1 <= span_min <= span_max, or both 0", c_.span_min, c_.span_max);
+    }
+    if (!(c_.dropout >= 0 && c_.dropout < 1)) refuse("dropout", "is {}, expected at least 0 and less than 1", c_.dropout);
+  }
+
+  void check_positions() const {
+    if (c_.positions > Positions::learned)
+      refuse("positions", "is {}, which is not a kind of positions", static_cast<int>(c_.positions));
+    if (c_.positions == Positions::rotary && c_.head_dim() % 2 != 0) {
+      refuse("positions", "is rotary, which needs an even width / heads, found {}", c_.head_dim());
+    }
+    within("rotary_base", c_.rotary_base, 1.0, 1e12);
+    if (c_.positions == Positions::learned) {
+      within("max_length", c_.max_length, 1, kMostLength);
+    } else if (c_.max_length != 0) {
+      refuse("max_length", "is {}, expected 0: only learned positions have a maximum", c_.max_length);
+    }
+  }
+
+  void check_task() const {
+    if (c_.task > Task::image) refuse("task", "is {}, which is not a task", static_cast<int>(c_.task));
+    const bool image = c_.task == Task::image;
+    const bool labels = image || c_.task == Task::classify;
+    if (image) {
+      absent("vocabulary", c_.vocabulary);
+      within("image_size", c_.image_size, 1, kMostImageSize);
+      within("channels", c_.channels, 1, kMostChannels);
+      within("patch", c_.patch, 1, c_.image_size);
+      if (c_.image_size % c_.patch != 0)
+        refuse("patch", "is {}, expected a divisor of the image_size, {}", c_.patch, c_.image_size);
+    } else {
+      within("vocabulary", c_.vocabulary, 1, kMostVocabulary);
+      absent("image_size", c_.image_size);
+      absent("channels", c_.channels);
+      absent("patch", c_.patch);
+    }
+    if (labels && !c_.tied) refuse("tied", "is false, expected true: task {} has no logits of tokens", name_of(c_.task));
+    if (labels) {
+      within("classes", c_.classes, 2, kMostClasses);
+    } else {
+      absent("classes", c_.classes);
+    }
+    if (c_.pairs && c_.task != Task::classify) refuse("pairs", "is true, expected false: task {} has no pairs", name_of(c_.task));
+  }
+
+  void check_estimators() const {
+    const auto count = static_cast<int64_t>(c_.estimators.size());
+    if (count != 1 && count != c_.layers)
+      refuse("estimators", "has {} entries, expected 1 or one per layer ({})", count, c_.layers);
+    for (const Estimator& estimator : c_.estimators) {
+      check_size("estimators", estimator);
+      check_direction(estimator);
+    }
+    check_size("cross", c_.cross);
+    const EstimatorKind cross = c_.cross.kind;
+    const bool can_cross = cross == EstimatorKind::softmax || cross == EstimatorKind::rfa || cross == EstimatorKind::lara;
+    if (!can_cross) refuse("cross", "is {}, expected softmax, rfa or lara", name_of(cross));
+  }
+
+  void check_size(std::string_view field, const Estimator& estimator) const {
+    const auto check = [&](std::string_view key, int64_t value, int64_t least, int64_t most) {
+      if (value < least || value > most) refuse(field, "has {} {}, expected {} to {}", key, value, least, most);
+    };
+    check("samples", estimator.samples.value_or(1), estimator.kind == EstimatorKind::eva ? 0 : 1, kMostSamples);
+    check("window", estimator.window, 1, kMostWindow);
+    check("before", estimator.before, 0, kMostWindow);
+    check("chunk", estimator.chunk, 1, kMostWindow);
+    check("features", estimator.features, 1, kMostSamples);
+    check("per_proposal", estimator.per_proposal, 1, kMostSamples);
+  }
+
+  // Encoders of translate use rfa for gated kinds and softmax for window, so that one name works for both sides.
+  void check_direction(const Estimator& estimator) const {
+    const bool causal = c_.task == Task::lm || c_.task == Task::translate;
+    if (causal && !estimator.supports_causal()) {
+      refuse("estimators", "has {}, which has no causal form: task {} needs one", to_string(estimator), name_of(c_.task));
+    }
+    // Sessions need a memory of constant size.
+    const bool reads_all_again = (estimator.kind == EstimatorKind::lara && !estimator.streaming) ||
+                                 (estimator.kind == EstimatorKind::eva && estimator.samples == 0);
+    if (causal && reads_all_again) {
+      refuse("estimators",
+             "has {}, which has no memory of constant size: task {} needs streaming LARA, or EVA with samples above 0",
+             to_string(estimator), name_of(c_.task));
+    }
+    if (!causal && !estimator.supports_bidirectional()) {
+      refuse("estimators", "has {}, which is causal: task {} needs bidirectional attention, use rfa, lara, eva or softmax",
+             to_string(estimator), name_of(c_.task));
+    }
+  }
+
+  void check_memory() const {
+    const auto width = static_cast<double>(c_.width);
+    double per_layer = width * (12 * width + 3 * static_cast<double>(c_.ffn_width()));
+    int64_t samples = c_.cross.samples.value_or(0);
+    for (const Estimator& estimator : c_.estimators)
+      samples =
+          std::max({samples, estimator.samples.value_or(0), estimator.features, 4 * estimator.window * (1 + estimator.before)});
+    per_layer += 2 * width * static_cast<double>(samples);
+    const double rows = static_cast<double>((c_.tied ? 1 : 2) * c_.vocabulary + c_.max_length + 4 * c_.classes) +
+                        static_cast<double>(c_.channels * c_.patch * c_.patch) +
+                        (c_.patch > 0 ? std::pow(static_cast<double>(c_.image_size / c_.patch), 2) : 0);
+    if (const double total = width * rows + 2 * static_cast<double>(c_.layers) * per_layer; total > kMostParameters) {
+      throw FormatError(
+          fmt::format("{}: describes a model of about {:.2g} parameters, expected at most {:.0e}: check width, layers, ffn, "
+                      "vocabulary and max_length",
+                      where_, total, kMostParameters));
+    }
+  }
+
+  const ModelConfig& c_;
+  std::string_view where_;
+};
+
+// Defaults for keys of an estimator that the file does not have. Older files have no `mean`: their samples were drawn.
+Estimator unnamed_keys() { return {.mean = false}; }
+
+// parse_estimator with the file and field in front.
+Estimator estimator_field(const JsonFields& fields, std::string_view name, std::string_view text) {
+  try {
+    return parse_estimator(text, unnamed_keys());
+  } catch (const InvalidArgument& error) {
+    fields.refuse(name, fmt::format("is not an estimator: {}", without_origin(error.what())));
+  }
+}
+
+template <typename Parse>
+auto named_field(JsonFields& fields, std::string_view name, Parse parse) {
+  const std::string text = fields.string(name);
+  try {
+    return parse(text);
+  } catch (const InvalidArgument& error) {
+    fields.refuse(name, fmt::format("is invalid: {}", without_origin(error.what())));
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(Task task) { return task <= Task::image ? kTasks[static_cast<size_t>(task)] : "unknown"; }
+std::string_view name_of(Positions positions) {
+  return positions <= Positions::learned ? kPositions[static_cast<size_t>(positions)] : "unknown";
+}
+std::string_view name_of(Norm norm) { return norm <= Norm::rms ? kNorms[static_cast<size_t>(norm)] : "unknown"; }
+std::string_view name_of(FeedForward feed_forward) {
+  return feed_forward <= FeedForward::swiglu ? kFeedForwards[static_cast<size_t>(feed_forward)] : "unknown";
+}
+Task parse_task(std::string_view name) { return parse_name<Task>(kTasks, name, "parse_task"); }
+Positions parse_positions(std::string_view name) { return parse_name<Positions>(kPositions, name, "parse_positions"); }
+Norm parse_norm(std::string_view name) { return parse_name<Norm>(kNorms, name, "parse_norm"); }
+FeedForward parse_feed_forward(std::string_view name) {
+  return parse_name<FeedForward>(kFeedForwards, name, "parse_feed_forward");
+}
+
+const Estimator& ModelConfig::estimator(int64_t layer) const {
+  return estimators.size() == 1 ? estimators.front() : estimators.at(static_cast<size_t>(layer));
+}
+
+Estimator ModelConfig::encoder_estimator(int64_t layer) const {
+  const Estimator& own = estimator(layer);
+  if (task != Task::translate) return own;
+  switch (own.kind) {
+    case EstimatorKind::window:
+      return {.kind = EstimatorKind::softmax};
+    case EstimatorKind::rfa_gate:
+    case EstimatorKind::hybrid:
+      return {.kind = EstimatorKind::rfa, .samples = own.samples, .map = own.map, .draws = own.draws, .seed = own.seed};
+    default:
+      return own;
+  }
+}
+
+Estimator ModelConfig::streamed(Estimator estimator, uint32_t number) const {
+  if (estimator.seed == 0) estimator.seed = seed;
+  estimator.layer = number;
+  return estimator;
+}
+
+void ModelConfig::check(std::string_view where) const { Checks(*this, where).run(); }
+
+std::string to_json(const ModelConfig& config) {
+  nlohmann::ordered_json json;
+  json["task"] = name_of(config.task);
+  json["vocabulary"] = config.vocabulary;
+  json["width"] = config.width;
+  json["heads"] = config.heads;
+  json["kv_heads"] = config.kv_heads;
+  json["layers"] = config.layers;
+  json["ffn"] = config.ffn;
+  json["norm"] = name_of(config.norm);
+  json["norm_eps"] = config.norm_eps;
+  json["feed_forward"] = name_of(config.feed_forward);
+  json["bias"] = config.bias;
+  json["tied"] = config.tied;
+  json["estimators"] = nlohmann::ordered_json::array();
+  for (const Estimator& estimator : config.estimators) json["estimators"].push_back(to_string(estimator, unnamed_keys()));
+  json["cross"] = to_string(config.cross, unnamed_keys());
+  json["positions"] = name_of(config.positions);
+  json["max_length"] = config.max_length;
+  json["rotary_base"] = config.rotary_base;
+  json["conv"] = config.conv;
+  json["head_norm"] = config.head_norm;
+  json["learned_sigma"] = config.learned_sigma;
+  json["pool"] = config.pool;
+  json["span_min"] = config.span_min;
+  json["span_max"] = config.span_max;
+  json["dropout"] = config.dropout;
+  json["classes"] = config.classes;
+  json["pairs"] = config.pairs;
+  json["image_size"] = config.image_size;
+  json["channels"] = config.channels;
+  json["patch"] = config.patch;
+  json["seed"] = config.seed;
+  return json.dump(2) + "\n";
+}
+
+ModelConfig model_config_from_json(std::string_view text, std::string_view where) {
+  // check() checks the ranges; any number of the right type is accepted here.
+  JsonFields fields = JsonFields::parse(text, where);
+  const auto integer = [&fields](std::string_view name) { return fields.integer(name, INT64_MIN, INT64_MAX); };
+  const auto number = [&fields](std::string_view name) { return fields.number(name, -1e300, 1e300); };
+  ModelConfig config;
+  config.task = named_field(fields, "task", parse_task);
+  config.vocabulary = integer("vocabulary");
+  config.width = integer("width");
+  config.heads = integer("heads");
+  config.kv_heads = integer("kv_heads");
+  config.layers = integer("layers");
+  config.ffn = integer("ffn");
+  config.norm = named_field(fields, "norm", parse_norm);
+  config.norm_eps = number("norm_eps");
+  config.feed_forward = named_field(fields, "feed_forward", parse_feed_forward);
+  config.bias = fields.truth("bias");
+  config.tied = fields.truth("tied");
+  for (const std::string& entry : fields.strings("estimators")) {
+    config.estimators.push_back(estimator_field(fields, "estimators", entry));
+  }
+  config.cross = estimator_field(fields, "cross", fields.string("cross"));
+  config.positions = named_field(fields, "positions", parse_positions);
+  config.max_length = integer("max_length");
+  config.rotary_base = number("rotary_base");
+  config.conv = integer("conv");
+  config.head_norm = fields.truth("head_norm");
+  config.learned_sigma = fields.truth("learned_sigma");
+  config.pool = integer("pool");
+  config.span_min = number("span_min");
+  config.span_max = number("span_max");
+  config.dropout = number("dropout");
+  config.classes = integer("classes");
+  config.pairs = fields.truth("pairs");
+  config.image_size = integer("image_size");
+  config.channels = integer("channels");
+  config.patch = integer("patch");
+  config.seed = fields.unsigned_integer("seed");
+  fields.expect_no_more();
+  config.check(where);
+  return config;
+}
+
+void save_model_config(const ModelConfig& config, const std::filesystem::path& path) {
+  config.check(path.string());
+  write_file(path, to_json(config));
+}
+
+ModelConfig load_model_config(const std::filesystem::path& path) {
+  return model_config_from_json(read_file(path, kMostBytesOfModelConfig), path.string());
+}
+
+}  // namespace raffia
