@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,7 @@
 #include "raffia/features.h"
 #include "raffia/hybrid.h"
 #include "raffia/lara.h"
+#include "raffia/memory.h"
 
 namespace raffia {
 
@@ -52,13 +54,40 @@ struct Estimator {
   uint32_t draw = 0;
   bool operator==(const Estimator&) const = default;
 
-  bool is_random() const;  // the output depends on the seed, in one of its forms or in training
-  bool supports_causal() const;
-  bool supports_bidirectional() const;
-
-  // The map of rfa, rfa_gate and hybrid.
+  // The map of an estimator that has one (traits_of(..).has_map), or log=true of rfa.
   FeatureMap make_map(int64_t dim, int64_t heads) const;
 };
+
+// What an estimator with its settings can do and what it needs.
+struct EstimatorTraits {
+  bool causal = true;                 // has a causal form
+  bool bidirectional = true;          // has a form in which every query reads all keys
+  bool cross = false;                 // may read another text: a translator's attention to its source
+  bool is_exact = false;              // reads every key: what the others estimate
+  bool is_random = false;             // the output depends on the seed, in one of its forms or in training
+  bool has_samples = false;           // `samples` is a number of random vectors, draws or summaries
+  bool has_map = false;               // reads queries and keys through a feature map
+  bool is_gated = false;              // needs gate_logits
+  bool blends = false;                // merges exact and folded attention: takes log_scale, q_far and k_far
+  bool has_memory = true;             // a causal text can be continued from a memory
+  bool constant_memory = false;       // .. which has the same size after any number of tokens
+  bool fades = false;                 // .. and the influence of old tokens decays or ends
+  bool carried_by_default = false;    // training carries its memory from segment to segment if not told otherwise
+  bool wants_positions = true;        // models have rotary positions if not told otherwise
+  bool splits_sequences = false;      // training can split a sequence over processes
+  double span_min = 0, span_max = 0;  // of gates: initial spans 1 / (1 - g), geometric over the heads
+};
+EstimatorTraits traits_of(const Estimator& estimator);
+
+// Throws InvalidArgument if a setting has a value that parse_estimator() refuses: for estimators that a program made.
+void check_settings(const Estimator& estimator);
+
+// All kinds, in the order of the enum, and one line about each for help texts.
+std::span<const EstimatorKind> estimator_kinds();
+std::string_view summary_of(EstimatorKind kind);
+
+// The closest estimator that has a bidirectional form: for the encoder of a translator whose decoder has this one.
+Estimator bidirectional_form(const Estimator& estimator);
 
 // "name" or "name:key=value,key=value". Throws InvalidArgument, which says what is wrong and what was expected. Keys that are not
 // given have the value of `defaults` (whose kind is ignored).
@@ -68,10 +97,10 @@ std::string to_string(const Estimator& estimator, const Estimator& defaults = {}
 
 struct AttendInputs {
   View4 q = {}, k = {}, v = {};
-  View3 gate_logits = {};           // rfa_gate, hybrid
-  View1 log_scale = {};             // hybrid: c [H]; absent: -2 for every head
-  View4 q_far = {}, k_far = {};     // hybrid, see HybridInputs
-  const FeatureMap* map = nullptr;  // rfa, rfa_gate, hybrid; null: estimator.make_map()
+  View3 gate_logits = {};           // if the estimator is gated
+  View1 log_scale = {};             // if it blends: c [H]; absent: -2 for every head
+  View4 q_far = {}, k_far = {};     // the same, see HybridInputs
+  const FeatureMap* map = nullptr;  // if it has a map; null: estimator.make_map()
 };
 
 struct AttendOptions {
@@ -83,7 +112,45 @@ struct AttendOptions {
 };
 
 // Attention over whole sequences with any estimator, from empty memory. Throws InvalidArgument if the kind does not support it.
-Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options = {});
+// `record`: filled for attend_backward(), attend_record_size() floats; empty: none.
+Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options = {},
+              std::span<float> record = {});
+
+// Views are overwritten, parameter gradients are added to. Absent views are not computed.
+struct AttendGradients {
+  MutView4 q = {}, k = {}, v = {};
+  MutView3 gate_logits = {};
+  MutView1 log_scale = {};
+  MutView4 q_far = {}, k_far = {};
+  MapGradients map = {};
+};
+
+// The backward pass of attend(): `out` and `record` are those of the forward pass with the same inputs and options.
+int64_t attend_record_size(const Estimator& estimator, const AttendInputs& inputs, const AttendOptions& options = {});
+void attend_backward(const Estimator& estimator, const AttendInputs& inputs, View4 out, std::span<const float> record, View4 dout,
+                     const AttendGradients& gradients, const AttendOptions& options = {});
+
+// The sizes that the memory of a causal attention depends on.
+struct MemorySizes {
+  int64_t batch = 1;
+  int64_t query_heads = 1;          // H
+  int64_t heads = 1;                // G
+  int64_t dim = 0;                  // D
+  int64_t value_dim = 0;            // V
+  const FeatureMap* map = nullptr;  // if the estimator has one
+  bool has_far = false;             // k_far will be given
+};
+
+Memory empty_memory(const Estimator& estimator, const MemorySizes& sizes);
+// Bytes of a memory after `tokens` tokens, without allocating it; nullopt if they overflow an int64_t.
+std::optional<int64_t> memory_bytes(const Estimator& estimator, const MemorySizes& sizes, int64_t tokens);
+
+// Causal attention that continues after the tokens in `memory`, which is read and updated. options.causal must be true.
+Report attend(const Estimator& estimator, const AttendInputs& inputs, Memory& memory, MutView4 out, const AttendOptions& options);
+
+// One token for each session: T = 1 in the inputs, B sessions, each with its own memory (of batch 1).
+Report attend_step(const Estimator& estimator, const AttendInputs& inputs, std::span<Memory* const> sessions, MutView4 out,
+                   const AttendOptions& options);
 
 }  // namespace raffia
 

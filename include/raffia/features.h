@@ -29,6 +29,7 @@ namespace raffia {
 enum class MapKind : uint8_t { identity, trig, arccos, positive, positive2, elu, relu };
 
 std::string_view name_of(MapKind kind);
+bool is_random_map(MapKind kind);               // has random vectors, and a sigma
 MapKind parse_map_kind(std::string_view name);  // throws InvalidArgument and lists the names
 
 struct RandomMapOptions {

@@ -21,6 +21,7 @@
 #include "cli/shared/progress.h"
 #include "cli/shared/table.h"
 #include "core/message.h"
+#include "estimators/registry.h"
 #include "raffia/error.h"
 #include "raffia/estimator.h"
 #include "raffia/reference.h"
@@ -86,20 +87,6 @@ const ApproxColumn kApproxColumns[] = {
      [](const Json& value) { return fmt::format("{:.2f}", value.get<double>()); }},
 };
 
-bool has_samples(const Estimator& estimator) {
-  switch (estimator.kind) {
-    case EstimatorKind::softmax:
-    case EstimatorKind::window:
-      return false;
-    case EstimatorKind::rfa:
-    case EstimatorKind::rfa_gate:
-    case EstimatorKind::hybrid:
-      return estimator.is_random();  // other maps have no random vectors to count
-    default:
-      return true;
-  }
-}
-
 // Every estimator with every number of samples; an estimator with samples=N keeps its own.
 std::vector<Estimator> estimators_of(const ApproxFlags& flags) {
   std::vector<std::string> specs = flags.estimators;
@@ -110,11 +97,12 @@ std::vector<Estimator> estimators_of(const ApproxFlags& flags) {
   };
   for (const std::string& spec : specs) {
     Estimator estimator = parse_estimator_of("--estimators", spec);
-    if (flags.causal ? !estimator.supports_causal() : !estimator.supports_bidirectional()) {
+    const EstimatorTraits traits = traits_of(estimator);
+    if (flags.causal ? !traits.causal : !traits.bidirectional) {
       throw UsageError(flags.causal ? fmt::format("--causal: {} has no causal form", spec)
                                     : fmt::format("--estimators: {} is causal, expected --causal as well", spec));
     }
-    if (estimator.samples || !has_samples(estimator)) {
+    if (estimator.samples || !traits.has_samples) {
       add(estimator);
       continue;
     }
@@ -291,12 +279,11 @@ std::optional<double> standard_error_of(const std::vector<double>& values) {
 }
 
 // Work of one run, in query-key pairs: enough for a bar that moves evenly.
-double work_of(const Estimator& estimator, const Extents<4>& q_shape) {
+double work_of(const Estimator& estimator, bool causal, const Extents<4>& q_shape) {
   const auto rows = static_cast<double>(q_shape[0] * q_shape[1] * q_shape[2]);
-  const auto length = static_cast<double>(q_shape[1]), samples = static_cast<double>(estimator.samples.value_or(64));
-  if (estimator.kind == EstimatorKind::ra) return rows * length * (1 + samples);
-  if (estimator.kind == EstimatorKind::softmax) return rows * length;
-  return rows * (2 * samples + static_cast<double>(estimator.window));
+  const TokenWork work = module_of(estimator).work(estimator, causal, q_shape[1]);
+  const double features = traits_of(estimator).has_map ? 2 * static_cast<double>(estimator.samples.value_or(64)) : 0;
+  return rows * (work.keys + work.drawn + features);
 }
 
 double work_of_exact(const Extents<4>& q_shape) {
@@ -349,7 +336,7 @@ std::vector<ApproxRecord> measure(const DataSource& source, const std::vector<Es
   const ApproxFlags& flags = run.flags;
   std::vector<ComparedEstimator> contenders;
   for (const Estimator& estimator : estimators) contenders.push_back({.estimator = estimator});
-  const Estimator exact_one{.kind = EstimatorKind::softmax};
+  const Estimator exact_one;  // softmax
   const auto softmax = static_cast<size_t>(std::find(estimators.begin(), estimators.end(), exact_one) - estimators.begin());
   if (softmax == estimators.size()) contenders.push_back({.estimator = exact_one});
   progress.begin(source.scale ? fmt::format("{} {}", source.name, *source.scale) : source.name);
@@ -366,7 +353,7 @@ std::vector<ApproxRecord> measure(const DataSource& source, const std::vector<Es
     }
     for (ComparedEstimator& contender : contenders) {
       contender.measure(qkv, exact, flags.seed + i, run);
-      progress.advance(work_of(contender.estimator, qkv.q_shape));
+      progress.advance(work_of(contender.estimator, run.flags.causal, qkv.q_shape));
     }
   }
 
@@ -461,8 +448,8 @@ void check(const ApproxFlags& flags, const std::vector<DataSource>& sources, con
 
 double total_work(const ApproxFlags& flags, const std::vector<DataSource>& sources, const std::vector<Estimator>& estimators) {
   const Extents<4> shape = flags.input.empty() ? Extents<4>{1, flags.length, 1, flags.head_dim} : sources.front().make(0).q_shape;
-  double work = work_of({.kind = EstimatorKind::softmax}, shape);
-  for (const Estimator& estimator : estimators) work += work_of(estimator, shape);
+  double work = work_of({}, flags.causal, shape);  // softmax
+  for (const Estimator& estimator : estimators) work += work_of(estimator, flags.causal, shape);
   const auto seeds = static_cast<double>(flags.seeds);
   return static_cast<double>(sources.size()) * (seeds * work + (flags.input.empty() ? seeds : 1) * work_of_exact(shape));
 }
@@ -486,7 +473,8 @@ void run(const ApproxFlags& flags) {
   try {
     Progress progress(total_work(flags, sources, estimators));
     const bool has_trig = std::any_of(estimators.begin(), estimators.end(), [](const Estimator& e) {
-      return e.kind == EstimatorKind::rfa && e.map == MapKind::trig && !e.log;
+      const EstimatorTraits traits = traits_of(e);
+      return traits.has_map && !traits.is_gated && e.map == MapKind::trig;
     });
     if (has_trig && flags.target == Target::softmax) {
       progress.note(

@@ -44,17 +44,13 @@ struct ConvertFlags {
 // The map that comes closest to softmax attention after fitting: docs/convert.md.
 constexpr MapKind kMap = MapKind::relu;
 
-bool has_map(EstimatorKind kind) {
-  return kind == EstimatorKind::rfa || kind == EstimatorKind::rfa_gate || kind == EstimatorKind::hybrid;
-}
-
 std::vector<Estimator> estimators_of(const ConvertFlags& flags) {
   std::vector<Estimator> estimators;
   for (const std::string_view text : split(flags.to, ';')) {
     Estimator estimator = train::parse_estimator_option("to", text);
-    if (has_map(estimator.kind) && text.find("map=") == std::string_view::npos) estimator.map = kMap;
-    if (flags.samples && estimator.kind != EstimatorKind::softmax) {
-      if (!has_map(estimator.kind) && estimator.kind != EstimatorKind::lara && estimator.kind != EstimatorKind::eva)
+    if (traits_of(estimator).has_map && text.find("map=") == std::string_view::npos) estimator.map = kMap;
+    if (const EstimatorTraits traits = traits_of(estimator); flags.samples && !traits.is_exact) {
+      if (!traits.has_samples && !traits.has_map)
         throw UsageError(fmt::format("--samples: {} has no samples", name_of(estimator.kind)));
       estimator.samples = flags.samples;
     }

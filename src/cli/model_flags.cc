@@ -69,8 +69,7 @@ std::shared_ptr<const Model> BenchModel::make() {
 int64_t BenchModel::state_bytes_at(int64_t depth) const {
   int64_t growing = 0;
   for (int64_t i = 0; i < config.layers; ++i) {
-    const EstimatorKind kind = config.estimator(i).kind;
-    growing += kind == EstimatorKind::softmax || kind == EstimatorKind::ra ? 1 : 0;
+    growing += traits_of(config.estimator(i)).constant_memory ? 0 : 1;
   }
   return growing * depth * 2 * config.key_heads() * config.head_dim() * static_cast<int64_t>(sizeof(float));
 }

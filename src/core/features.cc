@@ -13,10 +13,6 @@ namespace {
 constexpr MapKind kMapKinds[] = {MapKind::identity,  MapKind::trig, MapKind::arccos, MapKind::positive,
                                  MapKind::positive2, MapKind::elu,  MapKind::relu};
 
-bool is_random_kind(MapKind kind) {
-  return kind == MapKind::trig || kind == MapKind::arccos || kind == MapKind::positive || kind == MapKind::positive2;
-}
-
 bool is_positive_kind(MapKind kind) { return kind == MapKind::positive || kind == MapKind::positive2; }
 
 int64_t features_of(MapKind kind, int64_t count) {
@@ -31,6 +27,10 @@ std::span<const float> part(const std::vector<float>& all, int64_t head, int64_t
 }
 
 }  // namespace
+
+bool is_random_map(MapKind kind) {
+  return kind == MapKind::trig || kind == MapKind::arccos || kind == MapKind::positive || kind == MapKind::positive2;
+}
 
 std::string_view name_of(MapKind kind) {
   switch (kind) {
@@ -84,7 +84,7 @@ FeatureMap FeatureMap::positive(const RandomMapOptions& options) { return random
 FeatureMap FeatureMap::positive2(const RandomMapOptions& options) { return random(MapKind::positive2, options); }
 
 FeatureMap FeatureMap::random(MapKind kind, const RandomMapOptions& options) {
-  require(is_random_kind(kind), "FeatureMap::random: kind is {}, expected trig, arccos, positive or positive2", name_of(kind));
+  require(is_random_map(kind), "FeatureMap::random: kind is {}, expected trig, arccos, positive or positive2", name_of(kind));
   require(options.count >= 1 && options.count <= INT64_MAX / 2,
           "FeatureMap::random: count is {}, expected at least 1 and at most 2^62", options.count);
   require(options.heads <= int64_t{UINT32_MAX} + 1, "FeatureMap::random: heads is {}, expected at most 2^32", options.heads);
@@ -98,7 +98,7 @@ FeatureMap FeatureMap::random(MapKind kind, const RandomMapOptions& options) {
 
 FeatureMap FeatureMap::with_draws(MapKind kind, View3 draws) {
   constexpr const char* kName = "FeatureMap::with_draws";
-  require(is_random_kind(kind), "{}: kind is {}, expected trig, arccos, positive or positive2", kName, name_of(kind));
+  require(is_random_map(kind), "{}: kind is {}, expected trig, arccos, positive or positive2", kName, name_of(kind));
   const auto [heads, rows, dim] = draws.shape();
   require_dtype(kName, "draws", draws, {DType::f32});
   require_shape(kName, "draws", draws, {heads, rows, dim}, "heads, random vectors, size of a key");
@@ -135,7 +135,7 @@ FeatureMap FeatureMap::relu(View3 weight, View2 bias) {
   return map;
 }
 
-bool FeatureMap::is_random() const { return is_random_kind(kind_); }
+bool FeatureMap::is_random() const { return is_random_map(kind_); }
 
 float FeatureMap::default_eps() const {
   // Signed or noisy sums, and those of relu, whose features of a query and all keys may have no entry in common.

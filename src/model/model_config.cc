@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/message.h"
+#include "estimators/registry.h"
 #include "io/formats/json_fields.h"
 #include "io/formats/text.h"
 #include "raffia/error.h"
@@ -146,16 +147,20 @@ class Checks {
       check_direction(estimator);
     }
     check_size("cross", c_.cross);
-    const EstimatorKind cross = c_.cross.kind;
-    const bool can_cross = cross == EstimatorKind::softmax || cross == EstimatorKind::rfa || cross == EstimatorKind::lara;
-    if (!can_cross) refuse("cross", "is {}, expected softmax, rfa or lara", name_of(cross));
+    if (!traits_of(c_.cross).cross)
+      refuse("cross", "is {}, expected {}", name_of(c_.cross.kind), kinds_with(&EstimatorTraits::cross));
   }
 
   void check_size(std::string_view field, const Estimator& estimator) const {
     const auto check = [&](std::string_view key, int64_t value, int64_t least, int64_t most) {
       if (value < least || value > most) refuse(field, "has {} {}, expected {} to {}", key, value, least, most);
     };
-    check("samples", estimator.samples.value_or(1), estimator.kind == EstimatorKind::eva ? 0 : 1, kMostSamples);
+    try {
+      check_settings(estimator);
+    } catch (const InvalidArgument& error) {
+      refuse(field, "is not an estimator: {}", without_origin(error.what()));
+    }
+    check("samples", estimator.samples.value_or(1), 0, kMostSamples);
     check("window", estimator.window, 1, kMostWindow);
     check("before", estimator.before, 0, kMostWindow);
     check("chunk", estimator.chunk, 1, kMostWindow);
@@ -166,18 +171,16 @@ class Checks {
   // Encoders of translate use rfa for gated kinds and softmax for window, so that one name works for both sides.
   void check_direction(const Estimator& estimator) const {
     const bool causal = c_.task == Task::lm || c_.task == Task::translate;
-    if (causal && !estimator.supports_causal()) {
+    const EstimatorTraits traits = traits_of(estimator);
+    if (causal && !traits.causal) {
       refuse("estimators", "has {}, which has no causal form: task {} needs one", to_string(estimator), name_of(c_.task));
     }
-    // Sessions need a memory of constant size.
-    const bool reads_all_again = (estimator.kind == EstimatorKind::lara && !estimator.streaming) ||
-                                 (estimator.kind == EstimatorKind::eva && estimator.samples == 0);
-    if (causal && reads_all_again) {
+    if (causal && !traits.has_memory) {
       refuse("estimators",
              "has {}, which has no memory of constant size: task {} needs streaming LARA, or EVA with samples above 0",
              to_string(estimator), name_of(c_.task));
     }
-    if (!causal && !estimator.supports_bidirectional()) {
+    if (!causal && !traits.bidirectional) {
       refuse("estimators", "has {}, which is causal: task {} needs bidirectional attention, use rfa, lara, eva or softmax",
              to_string(estimator), name_of(c_.task));
     }
@@ -252,15 +255,7 @@ const Estimator& ModelConfig::estimator(int64_t layer) const {
 Estimator ModelConfig::encoder_estimator(int64_t layer) const {
   const Estimator& own = estimator(layer);
   if (task != Task::translate) return own;
-  switch (own.kind) {
-    case EstimatorKind::window:
-      return {.kind = EstimatorKind::softmax};
-    case EstimatorKind::rfa_gate:
-    case EstimatorKind::hybrid:
-      return {.kind = EstimatorKind::rfa, .samples = own.samples, .map = own.map, .draws = own.draws, .seed = own.seed};
-    default:
-      return own;
-  }
+  return bidirectional_form(own);
 }
 
 Estimator ModelConfig::streamed(Estimator estimator, uint32_t number) const {

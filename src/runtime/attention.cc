@@ -2,10 +2,6 @@
 
 #include <algorithm>
 
-#include "core/check.h"
-#include "core/state_size.h"
-#include "core/window_layout.h"
-#include "estimators/estimator_options.h"
 #include "kernels/layer_ops.h"
 #include "raffia/error.h"
 #include "runtime/products.h"
@@ -17,10 +13,7 @@ constexpr float kHeadNormEpsilon = 1e-6F;  // docs/model-format.md
 
 std::optional<FeatureMap> read_map(const ModelConfig& config, const Estimator& estimator, WeightReader& weights,
                                    const std::string& prefix) {
-  const EstimatorKind kind = estimator.kind;
-  const bool has_map =
-      kind == EstimatorKind::rfa_gate || kind == EstimatorKind::hybrid || (kind == EstimatorKind::rfa && !estimator.log);
-  if (!has_map) return std::nullopt;
+  if (!traits_of(estimator).has_map) return std::nullopt;
   const int64_t heads = config.key_heads(), dim = config.head_dim(), rows = estimator.samples.value_or(64);
   switch (estimator.map) {
     case MapKind::identity:
@@ -67,18 +60,19 @@ Options on(const Turn& turn, Options options) {
   return options;
 }
 
-// The memories of all sessions of a turn, of one kind.
-template <class Kind>
-std::vector<Kind*> pasts(const Turn& turn, size_t index) {
-  std::vector<Kind*> found;
-  for (Memory* session : turn.sessions) found.push_back(&std::get<Kind>((*session)[index].past));
-  return found;
+// Attention on the threads of the turn.
+AttendOptions on_threads(const Turn& turn, bool causal) {
+  return {.causal = causal, .threads = turn.run.threads, .executor = turn.run.executor};
 }
 
 }  // namespace
 
 Heads::Heads(const ModelConfig& config, const Estimator& estimator, WeightReader& weights, const std::string& prefix)
-    : estimator_(estimator), heads_(config.heads), key_heads_(config.key_heads()), dim_(config.head_dim()) {
+    : module_(module_of(estimator)),
+      estimator_(estimator),
+      heads_(config.heads),
+      key_heads_(config.key_heads()),
+      dim_(config.head_dim()) {
   q_ = weights.linear(prefix + ".q_proj", width(), width(), config.bias);
   k_ = weights.linear(prefix + ".k_proj", key_width(), width(), config.bias);
   v_ = weights.linear(prefix + ".v_proj", key_width(), width(), config.bias);
@@ -98,35 +92,18 @@ void Heads::answer(float* read, const Turn& turn, float* out) const {
 }
 
 void Heads::attend_both_ways(View4 q, View4 k, View4 v, const Turn& turn, MutView4 out) const {
-  switch (estimator_.kind) {
-    case EstimatorKind::softmax:
-    case EstimatorKind::window:
-      return softmax_attention(q, k, v, out, on(turn, softmax_options(estimator_, false)));
-    case EstimatorKind::rfa:
-      if (estimator_.log) return lara_attention(q, k, v, out, on(turn, lara_options(estimator_)));
-      rfa_attention(q, k, v, *map_, out, on(turn, AttentionOptions{}));
-      return;
-    case EstimatorKind::lara:
-      return lara_attention(q, k, v, out, on(turn, lara_options(estimator_)));
-    case EstimatorKind::eva:
-      return eva_attention(q, k, v, out, on(turn, eva_options(estimator_)));
-    case EstimatorKind::ra:
-      return ra_attention(q, k, v, out, on(turn, ra_options(estimator_, false)));
-    case EstimatorKind::rfa_gate:
-    case EstimatorKind::hybrid:
-      break;  // ModelConfig::check rejects these for bidirectional attention
-  }
-  throw InvalidArgument("attention: " + to_string(estimator_) + " is causal, expected a bidirectional estimator");
+  module_.attend(estimator_, {.q = q, .k = k, .v = v, .map = map()}, out, on_threads(turn, false), {});
 }
 
 SelfAttention::SelfAttention(const ModelConfig& config, const Estimator& estimator, bool causal, WeightReader& weights,
                              const std::string& prefix)
     : Heads(config, estimator, weights, prefix), conv_(causal ? config.conv : 0) {
   if (config.positions == Positions::rotary && config.task != Task::image) rotary_.emplace(dim_, config.rotary_base);
-  if (estimator.kind == EstimatorKind::rfa_gate || estimator.kind == EstimatorKind::hybrid) {
+  const EstimatorTraits traits = traits_of(estimator);
+  if (traits.is_gated) {
     gate_ = weights.linear(prefix + ".gate", key_heads_, width(), true);
   }
-  if (estimator.kind == EstimatorKind::hybrid) log_scale_ = weights.floats(prefix + ".log_scale", {heads_});
+  if (traits.blends) log_scale_ = weights.floats(prefix + ".log_scale", {heads_});
   if (conv_ > 0) {
     // Stored by column; read tap by tap.
     const int64_t total = width() + 2 * key_width();
@@ -143,47 +120,26 @@ SelfAttention::SelfAttention(const ModelConfig& config, const Estimator& estimat
   }
 }
 
-std::variant<StateShape, WindowStateShape, SelfAttention::ExactKeys> SelfAttention::past_shape() const {
-  switch (estimator_.kind) {
-    case EstimatorKind::rfa:
-    case EstimatorKind::rfa_gate:
-      return StateShape{.batch = 1, .heads = map_->heads(), .features = map_->features(), .value_dim = dim_};
-    case EstimatorKind::hybrid:
-      return hybrid_state_shape(1, key_heads_, dim_, dim_, *map_, rotary_.has_value(), hybrid_options(estimator_));
-    case EstimatorKind::lara:
-      return causal_lara_state_shape(1, heads_, key_heads_, dim_, dim_, causal_lara_options(estimator_));
-    case EstimatorKind::eva:
-      return causal_eva_state_shape(1, heads_, key_heads_, dim_, dim_, causal_eva_options(estimator_));
-    default:
-      return ExactKeys{};
-  }
+MemorySizes SelfAttention::memory_sizes() const {
+  return {.batch = 1,
+          .query_heads = heads_,
+          .heads = key_heads_,
+          .dim = dim_,
+          .value_dim = dim_,
+          .map = map(),
+          .has_far = rotary_.has_value()};
 }
 
 size_t SelfAttention::tail_size() const { return static_cast<size_t>(conv_ > 0 ? (conv_ - 1) * (width() + 2 * key_width()) : 0); }
 
 AttentionMemory SelfAttention::empty_memory() const {
-  AttentionMemory memory{.past = KeyCache(key_heads_, dim_, estimator_.kind != EstimatorKind::window),
-                         .tail = std::vector<float>(tail_size())};
-  const auto shape = past_shape();
-  if (const auto* state = std::get_if<StateShape>(&shape)) memory.past = State(*state);
-  if (const auto* window = std::get_if<WindowStateShape>(&shape)) memory.past = WindowState(*window);
-  return memory;
+  return {.past = module_.empty_memory(estimator_, memory_sizes()), .tail = std::vector<float>(tail_size())};
 }
 
 std::optional<uint64_t> SelfAttention::memory_bytes(int64_t position) const {
-  const auto shape = past_shape();
-  constexpr int64_t kFloat = sizeof(float);
-  std::optional<int64_t> past;
-  if (const auto* state = std::get_if<StateShape>(&shape)) {
-    past = bytes_of(*state);
-  } else if (const auto* window = std::get_if<WindowStateShape>(&shape)) {
-    const auto layout = layout_of(*window);
-    if (layout) past = static_cast<int64_t>(layout->entry) * kFloat;
-  } else {
-    past = checked_product({2, cached_rows(position), key_width(), kFloat});
-  }
+  const std::optional<int64_t> past = module_.memory_bytes(estimator_, memory_sizes(), position);
   if (!past) return {};
-  return static_cast<uint64_t>(*past) + tail_size() * kFloat;
+  return static_cast<uint64_t>(*past) + tail_size() * sizeof(float);
 }
 
 void SelfAttention::convolve(const Turn& turn, size_t index, Workspace& work) const {
@@ -226,7 +182,7 @@ void SelfAttention::forward(const float* x, const Turn& turn, size_t index, Work
             .out = MutView3(work.read.of(rows * width()), {rows, heads_, dim_})};
   if (rotary_) {
     float* turned = qkv;
-    if (estimator_.kind == EstimatorKind::hybrid) {
+    if (!log_scale_.empty()) {
       // The folded part reads queries and keys as they were.
       turned = work.mixed.of(rows * columns);
       for_rows(turn, rows, [&](int64_t begin, int64_t end) {
@@ -252,7 +208,7 @@ void SelfAttention::forward(const float* x, const Turn& turn, size_t index, Work
       attend_whole(in, turn);
       break;
     case Turn::Form::sequence:
-      attend_sequence(in, turn, (*turn.sessions[0])[index], work);
+      attend_sequence(in, turn, (*turn.sessions[0])[index]);
       break;
     case Turn::Form::step:
       attend_step(in, turn, index);
@@ -265,129 +221,31 @@ void SelfAttention::attend_whole(const Inputs& in, const Turn& turn) const {
   attend_both_ways(as_sequence(in.q), as_sequence(in.k), as_sequence(in.v), turn, as_sequence(in.out));
 }
 
-HybridInputs SelfAttention::hybrid_inputs(const Inputs& in, bool step) const {
+AttendInputs SelfAttention::op_inputs(const Inputs& in, bool step) const {
   const auto shaped = [step](View3 x) { return x.absent() ? View4() : step ? as_tokens(x) : as_sequence(x); };
-  const int64_t rows = in.gates.extent(0), batch = step ? rows : 1, length = step ? 1 : rows;
-  return {.q = shaped(in.q),
-          .k = shaped(in.k),
-          .v = shaped(in.v),
-          .gate_logits = View3(static_cast<const float*>(in.gates.data()), {batch, length, key_heads_}),
-          .log_scale = View1(log_scale_.data(), {heads_}),
-          .q_far = shaped(in.q_far),
-          .k_far = shaped(in.k_far)};
+  AttendInputs inputs{.q = shaped(in.q),
+                      .k = shaped(in.k),
+                      .v = shaped(in.v),
+                      .q_far = shaped(in.q_far),
+                      .k_far = shaped(in.k_far),
+                      .map = map()};
+  if (!in.gates.absent()) {
+    const int64_t rows = in.gates.extent(0);
+    inputs.gate_logits = View3(static_cast<const float*>(in.gates.data()), {step ? rows : 1, step ? 1 : rows, key_heads_});
+  }
+  if (!log_scale_.empty()) inputs.log_scale = View1(log_scale_.data(), {heads_});
+  return inputs;
 }
 
-void SelfAttention::attend_sequence(const Inputs& in, const Turn& turn, AttentionMemory& memory, Workspace& work) const {
-  const View4 q = as_sequence(in.q), k = as_sequence(in.k), v = as_sequence(in.v);
-  const MutView4 out = as_sequence(in.out);
-  switch (estimator_.kind) {
-    case EstimatorKind::softmax:
-    case EstimatorKind::window:
-    case EstimatorKind::ra:
-      return attend_cached(in, turn, std::get<KeyCache>(memory.past), work);
-    case EstimatorKind::rfa:
-      causal_attention(q, k, v, *map_, std::get<State>(memory.past), out, on(turn, AttentionOptions{}));
-      return;
-    case EstimatorKind::rfa_gate: {
-      const View3 gates(static_cast<const float*>(in.gates.data()), {1, turn.rows, key_heads_});
-      gated_attention(q, k, v, gates, *map_, std::get<State>(memory.past), out, on(turn, AttentionOptions{}));
-      return;
-    }
-    case EstimatorKind::hybrid:
-      hybrid_attention(hybrid_inputs(in, false), *map_, &std::get<WindowState>(memory.past), out,
-                       on(turn, hybrid_options(estimator_)));
-      return;
-    case EstimatorKind::lara:
-      return causal_lara_attention(q, k, v, &std::get<WindowState>(memory.past), out, on(turn, causal_lara_options(estimator_)));
-    case EstimatorKind::eva:
-      return causal_eva_attention(q, k, v, &std::get<WindowState>(memory.past), out, on(turn, causal_eva_options(estimator_)));
-  }
-}
-
-int64_t SelfAttention::cached_rows(int64_t next) const {
-  if (estimator_.kind != EstimatorKind::window) return next;
-  // A token sees its own window and the `before` windows before it, so the kept keys start at the beginning of a window.
-  return next - std::max<int64_t>(0, next / estimator_.window - estimator_.before) * estimator_.window;
-}
-
-void SelfAttention::attend_cached(const Inputs& in, const Turn& turn, KeyCache& cache, Workspace& work) const {
-  const int64_t past = cache.rows(), rows = turn.rows;
-  cache.append(in.k, in.v);
-  if (estimator_.kind == EstimatorKind::softmax) {
-    softmax_attention(as_sequence(in.q), cache.keys(), cache.values(), as_sequence(in.out),
-                      on(turn, softmax_options(estimator_, true)));
-    return;
-  }
-  // The op counts windows, and the draws of ra, from the first key. So queries of zeros are put in place of the past ones.
-  View4 q = as_sequence(in.q);
-  MutView4 out = as_sequence(in.out);
-  const int64_t all = past + rows;
-  if (past > 0) {
-    float* padded = work.padded_q.of(all * width());
-    std::fill_n(padded, past * width(), 0.0F);
-    for (int64_t t = 0; t < rows; ++t) {
-      std::copy_n(static_cast<const float*>(in.q.data()) + t * in.q.stride(0), width(), padded + (past + t) * width());
-    }
-    q = View4(padded, {1, all, heads_, dim_});
-    out = MutView4(work.padded_out.of(all * width()), {1, all, heads_, dim_});
-  }
-  if (estimator_.kind == EstimatorKind::ra) {
-    ra_attention(q, cache.keys(), cache.values(), out, on(turn, ra_options(estimator_, true)));
-  } else {
-    softmax_attention(q, cache.keys(), cache.values(), out, on(turn, softmax_options(estimator_, true)));
-  }
-  if (past > 0) {
-    std::copy_n(static_cast<const float*>(out.data()) + past * width(), rows * width(), static_cast<float*>(in.out.data()));
-  }
-  cache.keep_last(cached_rows(turn.positions[0] + rows));
-}
-
-void SelfAttention::step_cached(const Inputs& in, const Turn& turn, int64_t row, KeyCache& cache, int threads) const {
-  const auto one = [row](auto view) { return view.slice(0, row, 1); };
-  if (estimator_.kind == EstimatorKind::ra) {
-    Workspace work;
-    const int64_t position = turn.positions[static_cast<size_t>(row)];
-    const Inputs alone{.q = one(in.q), .k = one(in.k), .v = one(in.v), .gates = {}, .q_far = {}, .k_far = {}, .out = one(in.out)};
-    const Turn single{.form = Turn::Form::sequence,
-                      .rows = 1,
-                      .positions = {&position, 1},
-                      .run = {.threads = threads, .executor = turn.run.executor}};
-    return attend_cached(alone, single, cache, work);
-  }
-  cache.append(one(in.k), one(in.v));
-  const int64_t length = cache.rows();
-  softmax_step(one(in.q), cache.keys(), cache.values(), {&length, 1}, one(in.out),
-               {.threads = threads, .executor = turn.run.executor});
-  cache.keep_last(cached_rows(turn.positions[static_cast<size_t>(row)] + 1));
+void SelfAttention::attend_sequence(const Inputs& in, const Turn& turn, AttentionMemory& memory) const {
+  module_.extend(estimator_, op_inputs(in, false), memory.past, as_sequence(in.out), on_threads(turn, true));
 }
 
 void SelfAttention::attend_step(const Inputs& in, const Turn& turn, size_t index) const {
-  switch (estimator_.kind) {
-    case EstimatorKind::softmax:
-    case EstimatorKind::window:
-    case EstimatorKind::ra: {
-      const std::vector<KeyCache*> caches = pasts<KeyCache>(turn, index);
-      if (turn.rows == 1) return step_cached(in, turn, 0, *caches[0], turn.run.threads);
-      turn.executor().run(turn.rows, turn.threads(),
-                          [&](int64_t row, int) { step_cached(in, turn, row, *caches[static_cast<size_t>(row)], 1); });
-      return;
-    }
-    case EstimatorKind::rfa:
-      causal_step(in.q, in.k, in.v, *map_, pasts<State>(turn, index), in.out, on(turn, AttentionOptions{}));
-      return;
-    case EstimatorKind::rfa_gate:
-      gated_step(in.q, in.k, in.v, in.gates, *map_, pasts<State>(turn, index), in.out, on(turn, AttentionOptions{}));
-      return;
-    case EstimatorKind::hybrid:
-      hybrid_step(hybrid_inputs(in, true), *map_, pasts<WindowState>(turn, index), as_tokens(in.out),
-                  on(turn, hybrid_options(estimator_)));
-      return;
-    case EstimatorKind::lara:
-      return causal_lara_step(in.q, in.k, in.v, pasts<WindowState>(turn, index), in.out,
-                              on(turn, causal_lara_options(estimator_)));
-    case EstimatorKind::eva:
-      return causal_eva_step(in.q, in.k, in.v, pasts<WindowState>(turn, index), in.out, on(turn, causal_eva_options(estimator_)));
-  }
+  std::vector<Memory*> pasts;
+  pasts.reserve(turn.sessions.size());
+  for (Memories* session : turn.sessions) pasts.push_back(&(*session)[index].past);
+  module_.step(estimator_, op_inputs(in, true), pasts, as_tokens(in.out), on_threads(turn, true));
 }
 
 CrossAttention::CrossAttention(const ModelConfig& config, const Estimator& estimator, WeightReader& weights,

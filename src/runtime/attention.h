@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
+#include "estimators/registry.h"
 #include "kernels/layer_ops.h"
 #include "raffia/estimator.h"
 #include "raffia/features.h"
@@ -32,6 +32,9 @@ class Heads {
   int64_t width() const { return heads_ * dim_; }          // E
   int64_t key_width() const { return key_heads_ * dim_; }  // G d
 
+  const FeatureMap* map() const { return map_ ? &*map_ : nullptr; }
+
+  const EstimatorModule& module_;
   Estimator estimator_;
   int64_t heads_, key_heads_, dim_;
   Linear q_, k_, v_, out_;
@@ -48,7 +51,7 @@ class SelfAttention : public Heads {
   AttentionMemory empty_memory() const;  // causal
   // The memory of this attention after `position` tokens in bytes, without allocating it; nullopt on overflow.
   std::optional<uint64_t> memory_bytes(int64_t position) const;
-  int64_t cached_rows(int64_t next) const;  // of a KeyCache, before the token at position `next`
+  bool memory_grows() const { return !traits_of(estimator_).constant_memory; }  // with the text, as a key cache
 
   // x [rows, E], normalised -> out [rows, E]. `index`: of this attention in the memory of a session.
   void forward(const float* x, const Turn& turn, size_t index, Workspace& work, float* out) const;
@@ -63,22 +66,17 @@ class SelfAttention : public Heads {
   };
   void convolve(const Turn& turn, size_t index, Workspace& work) const;
   void attend_whole(const Inputs& in, const Turn& turn) const;
-  void attend_sequence(const Inputs& in, const Turn& turn, AttentionMemory& memory, Workspace& work) const;
+  void attend_sequence(const Inputs& in, const Turn& turn, AttentionMemory& memory) const;
   void attend_step(const Inputs& in, const Turn& turn, size_t index) const;
-  void attend_cached(const Inputs& in, const Turn& turn, KeyCache& cache, Workspace& work) const;
-  void step_cached(const Inputs& in, const Turn& turn, int64_t row, KeyCache& cache, int threads) const;
-  HybridInputs hybrid_inputs(const Inputs& in, bool step) const;
-
-  // The kind of memory: exact keys and values if it is neither state.
-  struct ExactKeys {};
-  std::variant<StateShape, WindowStateShape, ExactKeys> past_shape() const;
+  AttendInputs op_inputs(const Inputs& in, bool step) const;
+  MemorySizes memory_sizes() const;
   size_t tail_size() const;  // floats that the short convolution still needs
 
   std::optional<Rotary> rotary_;
   int64_t conv_;                  // width of the short convolution; 0: none
   std::vector<float> taps_;       // [conv, C]
-  Linear gate_;                   // rfa_gate, hybrid
-  std::vector<float> log_scale_;  // [H], hybrid
+  Linear gate_;                   // of gated estimators
+  std::vector<float> log_scale_;  // [H], of those that blend
 };
 
 class CrossAttention : public Heads {

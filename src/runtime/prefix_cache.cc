@@ -12,7 +12,7 @@ std::vector<int32_t> chunk_of(std::span<const int32_t> ids, size_t number) {
   return {chunk.begin(), chunk.end()};
 }
 
-size_t bytes_of(const runtime::Memory& memory, std::span<const float> logits) {
+size_t bytes_of(const runtime::Memories& memory, std::span<const float> logits) {
   return runtime::size_bytes(memory) + logits.size_bytes();
 }
 
@@ -58,7 +58,7 @@ bool PrefixCache::Impl::knows(std::span<const int32_t> prefix) {
   return node->snapshot != nullptr;
 }
 
-bool PrefixCache::Impl::has_room_for(std::span<const int32_t> prefix, const runtime::Memory& memory,
+bool PrefixCache::Impl::has_room_for(std::span<const int32_t> prefix, const runtime::Memories& memory,
                                      std::span<const float> logits) const {
   return bytes_of(memory, logits) + prefix.size() / kChunk * kNodeBytes <= options.most_bytes;
 }

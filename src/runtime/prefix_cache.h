@@ -18,7 +18,7 @@ namespace raffia {
 // The state after a whole number of chunks, read from the start of a text.
 struct PrefixSnapshot {
   int64_t position = 0;
-  runtime::Memory memory;
+  runtime::Memories memory;
   std::vector<float> logits;
 };
 
@@ -29,7 +29,7 @@ struct PrefixCache::Impl {
   std::shared_ptr<const PrefixSnapshot> find(std::span<const int32_t> ids);
   bool knows(std::span<const int32_t> prefix);  // a whole number of chunks
   // Whether a snapshot of this size fits the cache at all. Checked before anything is copied.
-  bool has_room_for(std::span<const int32_t> prefix, const runtime::Memory& memory, std::span<const float> logits) const;
+  bool has_room_for(std::span<const int32_t> prefix, const runtime::Memories& memory, std::span<const float> logits) const;
   void insert(std::span<const int32_t> prefix, PrefixSnapshot snapshot);  // only if has_room_for() it
   void clear();
   Counts counts();

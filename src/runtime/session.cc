@@ -21,8 +21,8 @@ namespace raffia {
 
 using runtime::AttentionMemory;
 using runtime::Graph;
-using runtime::KeyCache;
-using runtime::Memory;
+using runtime::Memories;
+using runtime::Stack;
 using runtime::Turn;
 using runtime::Workspace;
 
@@ -32,24 +32,22 @@ constexpr size_t kLeastRecent = 64;
 constexpr int32_t kNobody = -1;  // in place of tokens not read yet, so that the file size is constant from the start
 
 // Rows of caches that only grow are not copied: truncating the cache restores them.
-Memory without_growing(const Memory& memory) {
-  Memory copy;
-  for (const AttentionMemory& one : memory) {
-    const auto* cache = std::get_if<KeyCache>(&one.past);
-    if (cache != nullptr && cache->keeps_all()) {
-      copy.push_back({.past = KeyCache(cache->heads(), cache->dim(), true), .tail = one.tail});
+Memories without_growing(const Memories& memory, const Stack& stack) {
+  Memories copy;
+  for (size_t i = 0; i < memory.size(); ++i) {
+    if (stack.memory_grows(i)) {
+      copy.push_back({.past = KeyCache(memory[i].past.key_cache()->shape()), .tail = memory[i].tail});
     } else {
-      copy.push_back(one);
+      copy.push_back(memory[i]);
     }
   }
   return copy;
 }
 
-void restore_growing(Memory& memory, const Memory& snapshot, int64_t position) {
+void restore_growing(Memories& memory, const Memories& snapshot, const Stack& stack, int64_t position) {
   for (size_t i = 0; i < memory.size(); ++i) {
-    auto* cache = std::get_if<KeyCache>(&memory[i].past);
-    if (cache != nullptr && cache->keeps_all()) {
-      cache->truncate(position);
+    if (stack.memory_grows(i)) {
+      memory[i].past.key_cache()->truncate(0, position);
       memory[i].tail = snapshot[i].tail;
     } else {
       memory[i] = snapshot[i];
@@ -63,7 +61,7 @@ struct Session::Impl {
   // A state that a rollback can start from.
   struct Snapshot {
     int64_t position;
-    Memory memory;
+    Memories memory;
     std::vector<float> logits;
     std::vector<int32_t> recent;
     uint64_t draws;
@@ -116,7 +114,7 @@ struct Session::Impl {
     const auto rows = static_cast<int64_t>(ids.size());
     const int64_t width = graph().config().width, vocabulary = graph().config().vocabulary;
     const std::vector<int64_t> positions = runtime::positions_from(position, rows);
-    Memory* session = &memory;
+    Memories* session = &memory;
     const Turn turn{.form = rows == 1 ? Turn::Form::step : Turn::Form::sequence,
                     .rows = rows,
                     .sessions = {&session, 1},
@@ -165,7 +163,7 @@ struct Session::Impl {
     pieces.clear();
     if (options.snapshot_every > 0) take_snapshot();
   }
-  void take_snapshot() { snapshots.push_back({position, without_growing(memory), logits, recent, draws}); }
+  void take_snapshot() { snapshots.push_back({position, without_growing(memory, graph().decoder()), logits, recent, draws}); }
 
   void record(int64_t begin, std::span<const int32_t> ids) {
     if (options.snapshot_every == 0) return;
@@ -179,7 +177,7 @@ struct Session::Impl {
 
   std::shared_ptr<const Model> model;
   SessionOptions options;
-  Memory memory;
+  Memories memory;
   int64_t position = 0;
   std::vector<float> logits;
   std::vector<int32_t> recent;
@@ -264,7 +262,7 @@ void Session::step(std::span<Session* const> sessions, std::span<const int32_t> 
   require(sessions.size() == ids.size(), "Session::step: {} sessions and {} ids, expected one id per session", sessions.size(),
           ids.size());
   if (sessions.empty()) return;
-  std::vector<Memory*> memories;
+  std::vector<Memories*> memories;
   std::vector<int64_t> positions;
   for (size_t i = 0; i < sessions.size(); ++i) {
     require(sessions[i] != nullptr, "Session::step: session {} is null", i);
@@ -274,7 +272,7 @@ void Session::step(std::span<Session* const> sessions, std::span<const int32_t> 
     memories.push_back(&one.memory);
     positions.push_back(one.position);
   }
-  std::vector<Memory*> sorted = memories;
+  std::vector<Memories*> sorted = memories;
   std::ranges::sort(sorted);
   require(std::ranges::adjacent_find(sorted) == sorted.end(),
           "Session::step: a session is given twice, expected distinct sessions");
@@ -340,7 +338,7 @@ void Session::rollback(int64_t tokens) {
   const int64_t target = self.position - tokens;
   while (self.snapshots.back().position > target) self.snapshots.pop_back();
   const Impl::Snapshot& from = self.snapshots.back();
-  restore_growing(self.memory, from.memory, from.position);
+  restore_growing(self.memory, from.memory, self.graph().decoder(), from.position);
   self.position = from.position;
   self.logits = from.logits;
   self.recent = from.recent;
@@ -375,17 +373,7 @@ std::vector<std::byte> Session::to_bytes() const {
                      .logits = self.logits,
                      .parts = {}};
   image.recent.insert(image.recent.end(), self.recent.begin(), self.recent.end());
-  for (const AttentionMemory& one : self.memory) {
-    SessionImage::Part part{.past = KeyRows{}, .tail = one.tail};
-    if (const auto* state = std::get_if<State>(&one.past)) {
-      part.past = *state;
-    } else if (const auto* window = std::get_if<WindowState>(&one.past)) {
-      part.past = *window;
-    } else {
-      part.past = std::get<KeyCache>(one.past).copy();
-    }
-    image.parts.push_back(std::move(part));
-  }
+  for (const AttentionMemory& one : self.memory) image.parts.push_back({.past = one.past, .tail = one.tail});
   return raffia::to_bytes(image);
 }
 
@@ -448,25 +436,12 @@ Session Session::from_bytes(std::shared_ptr<const Model> model, std::span<const 
   for (size_t i = 0; i < image.parts.size(); ++i) {
     AttentionMemory& one = self.memory[i];
     SessionImage::Part& part = image.parts[i];
-    if (part.tail.size() != one.tail.size() || part.past.index() != one.past.index()) refuse(fmt::format("memory {}", i));
-    if (auto* state = std::get_if<State>(&part.past)) {
-      if (state->shape() != std::get<State>(one.past).shape()) refuse(fmt::format("the state of memory {}", i));
-      one.past = std::move(*state);
-    } else if (auto* window = std::get_if<WindowState>(&part.past)) {
-      const auto& expected = std::get<WindowState>(one.past);
-      if (window->shape() != expected.shape() || window->tokens(0) != image.position) {
-        refuse(fmt::format("the window of memory {}", i));
-      }
-      one.past = std::move(*window);
-    } else {
-      const auto& keys = std::get<KeyRows>(part.past);
-      auto& cache = std::get<KeyCache>(one.past);
-      if (keys.heads != cache.heads() || keys.dim != cache.dim() ||
-          keys.rows != self.graph().decoder().cached_rows(i, image.position)) {
-        refuse(fmt::format("the keys of memory {}", i));
-      }
-      cache.assign(keys);
+    if (part.tail.size() != one.tail.size() || !part.past.has_shape_of(one.past) ||
+        part.past.tokens(0).value_or(image.position) != image.position ||
+        part.past.size_bytes() + one.tail.size() * sizeof(float) != self.graph().decoder().memory_bytes(i, image.position)) {
+      refuse(fmt::format("the {} of memory {}", one.past.kind(), i));
     }
+    one.past = std::move(part.past);
     one.tail = std::move(part.tail);
   }
   self.position = image.position;
@@ -487,23 +462,25 @@ Session session_at_depth(std::shared_ptr<const Model> model, int64_t depth, cons
   Session session(std::move(model), options);
   Session::Impl& self = *session.impl_;
   const bool has_windows =
-      std::ranges::any_of(self.memory, [](const AttentionMemory& one) { return std::holds_alternative<WindowState>(one.past); });
+      std::ranges::any_of(self.memory, [](const AttentionMemory& one) { return one.past.window_state() != nullptr; });
   const int64_t least = has_windows ? kFilled : Session::kChunk;
   const int64_t read = depth <= least ? depth : least + depth % least;
   std::vector<int32_t> ids(static_cast<size_t>(read));
   for (size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<int32_t>((i * 7919) % static_cast<size_t>(self.graph().config().vocabulary));
   session.prefill(ids);
-  for (AttentionMemory& one : self.memory) {
-    auto* cache = std::get_if<KeyCache>(&one.past);
-    if (cache != nullptr && cache->keeps_all()) cache->append_copies(depth - read);
-    if (cache != nullptr && !cache->keeps_all()) {
-      const auto index = static_cast<size_t>(&one - self.memory.data());
-      const int64_t rows = self.graph().decoder().cached_rows(index, depth);
-      cache->append_copies(std::max<int64_t>(0, rows - cache->rows()));
-      cache->keep_last(rows);
+  for (size_t i = 0; i < self.memory.size(); ++i) {
+    Memory& past = self.memory[i].past;
+    if (KeyCache* cache = past.key_cache()) {
+      const KeyCacheShape& shape = cache->shape();
+      const size_t row = static_cast<size_t>(shape.heads * (shape.dim + shape.value_dim)) * sizeof(float);
+      const uint64_t bytes = *self.graph().decoder().memory_bytes(i, depth) - self.memory[i].tail.size() * sizeof(float);
+      const auto rows = static_cast<int64_t>(bytes / row);
+      cache->append_copies(0, std::max<int64_t>(0, rows - cache->rows(0)));
+      cache->keep_last(0, rows);
+      cache->count_as(0, depth);
     }
-    if (auto* window = std::get_if<WindowState>(&one.past)) window->tokens(0) = depth;
+    if (WindowState* window = past.window_state()) window->tokens(0) = depth;
   }
   self.position = depth;
   self.start_record();
@@ -523,17 +500,17 @@ SessionFileInfo read_session_info(const std::filesystem::path& path) {
                        .memories = {},
                        .bytes = bytes.size()};
   for (const SessionImage::Part& part : image.parts) {
-    if (const auto* state = std::get_if<State>(&part.past)) {
+    if (const State* state = part.past.state()) {
       const StateShape& s = state->shape();
       info.memories.push_back(
           fmt::format("state, {} heads x {} features x {}: {} bytes", s.heads, s.features, s.value_dim + 1, state->size_bytes()));
-    } else if (const auto* window = std::get_if<WindowState>(&part.past)) {
+    } else if (const WindowState* window = part.past.window_state()) {
       info.memories.push_back(fmt::format("{} state, window {}: {} bytes", name_of(window->shape().kind), window->shape().window,
                                           window->size_bytes()));
     } else {
-      const auto& keys = std::get<KeyRows>(part.past);
-      info.memories.push_back(
-          fmt::format("{} keys and values, {} heads x {}: {} bytes", keys.rows, keys.heads, keys.dim, 8 * keys.keys.size()));
+      const KeyCache& cache = *part.past.key_cache();
+      info.memories.push_back(fmt::format("{} keys and values, {} heads x {}: {} bytes", cache.rows(0), cache.shape().heads,
+                                          cache.shape().dim, cache.size_bytes()));
     }
   }
   return info;

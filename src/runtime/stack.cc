@@ -68,8 +68,8 @@ Stack::Stack(const ModelConfig& config, const Options& options, WeightReader& we
   norm_ = read_norm(config, weights, prefix + ".norm");
 }
 
-Memory Stack::empty_memory() const {
-  Memory memory;
+Memories Stack::empty_memory() const {
+  Memories memory;
   for (const Layer& layer : layers_) memory.push_back(layer.attention.empty_memory());
   return memory;
 }

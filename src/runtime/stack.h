@@ -31,10 +31,14 @@ class Stack {
   };
   Stack(const ModelConfig& config, const Options& options, WeightReader& weights, const std::string& prefix);
 
-  Memory empty_memory() const;
+  Memories empty_memory() const;
   // The size of that after `position` tokens, without allocating it; UINT64_MAX on overflow.
   uint64_t memory_bytes(int64_t position) const;
-  int64_t cached_rows(size_t layer, int64_t position) const { return layers_[layer].attention.cached_rows(position); }
+  // Of one layer.
+  std::optional<uint64_t> memory_bytes(size_t layer, int64_t position) const {
+    return layers_[layer].attention.memory_bytes(position);
+  }
+  bool memory_grows(size_t layer) const { return layers_[layer].attention.memory_grows(); }
   Source read_source(const float* encoded, int64_t rows, const RunOptions& run) const;
   int64_t most_positions() const { return most_positions_; }  // 0: any number
 

@@ -11,7 +11,7 @@ namespace raffia {
 namespace {
 
 using runtime::Graph;
-using runtime::Memory;
+using runtime::Memories;
 using runtime::Source;
 using runtime::Turn;
 using runtime::Workspace;
@@ -19,7 +19,7 @@ using runtime::Workspace;
 struct Hypothesis {
   std::vector<int32_t> ids;
   double log_probability = 0;
-  Memory memory;
+  Memories memory;
 };
 
 struct Candidate {
@@ -36,7 +36,7 @@ double score_of(double log_probability, size_t length, double penalty) {
 std::vector<float> read(const Graph& graph, std::vector<Hypothesis>& beam, const std::vector<int32_t>& ids, const Source& source,
                         const RunOptions& run, Workspace& work) {
   const auto rows = static_cast<int64_t>(beam.size());
-  std::vector<Memory*> memories;
+  std::vector<Memories*> memories;
   for (Hypothesis& one : beam) memories.push_back(&one.memory);
   const std::vector<const Source*> sources(beam.size(), &source);
   // All hypotheses have the same length: begin, then the ids.
@@ -159,8 +159,8 @@ std::vector<float> translation_logits(const Model& model, std::span<const int32_
   Workspace work;
   const float* encoded = graph.encode(source, options, work);
   const Source read_source = graph.decoder().read_source(encoded, static_cast<int64_t>(source.size()), options);
-  Memory memory = graph.decoder().empty_memory();
-  Memory* session = &memory;
+  Memories memory = graph.decoder().empty_memory();
+  Memories* session = &memory;
   const Source* one = &read_source;
   const std::vector<int64_t> positions = runtime::positions_from(0, rows);
   float* x = work.x.of(rows * graph.config().width);

@@ -35,8 +35,7 @@ struct Workspace {
   Floats read;         // [rows, E], outputs of the heads
   Floats branch;       // [rows, E], what is added to the residual stream
   Floats inner, gate;  // [rows of a block, F]
-  Floats padded_q, padded_out;
-  Floats turns;  // [rows, d], of rotary positions
+  Floats turns;        // [rows, d], of rotary positions
 };
 
 // The source of a translation, as one cross attention reads it.
@@ -56,7 +55,7 @@ struct Turn {
   };
   Form form = Form::whole;
   int64_t rows = 0;
-  std::span<Memory* const> sessions = {};       // sequence: one; step: one per row
+  std::span<Memories* const> sessions = {};     // sequence: one; step: one per row
   std::span<const int64_t> positions = {};      // [rows]
   std::span<const Source* const> sources = {};  // of cross attention, one per session
   RunOptions run = {};

@@ -201,7 +201,7 @@ TEST(ParseEstimator, NumbersOutOfRangeAreRefused) {
 TEST(Estimator, SaysWhichFormsItHas) {
   const auto forms = [](const char* text) {
     const Estimator estimator = parse_estimator(text);
-    return std::pair(estimator.supports_causal(), estimator.supports_bidirectional());
+    return std::pair(traits_of(estimator).causal, traits_of(estimator).bidirectional);
   };
   EXPECT_EQ(forms("softmax"), std::pair(true, true));
   EXPECT_EQ(forms("window"), std::pair(true, true));
@@ -221,11 +221,11 @@ TEST(Estimator, SaysWhichFormsItHas) {
 
 TEST(Estimator, SaysWhetherItsOutputDependsOnTheSeed) {
   for (const char* text : {"rfa", "rfa:log=true", "rfa_gate:map=positive", "hybrid", "ra", "lara", "eva"}) {
-    EXPECT_TRUE(parse_estimator(text).is_random()) << text;
+    EXPECT_TRUE(traits_of(parse_estimator(text)).is_random) << text;
   }
   for (const char* text :
        {"softmax", "window", "rfa:map=elu", "rfa_gate:map=identity", "hybrid:map=relu", "lara:mean=true", "eva:samples=0"}) {
-    EXPECT_FALSE(parse_estimator(text).is_random()) << text;
+    EXPECT_FALSE(traits_of(parse_estimator(text)).is_random) << text;
   }
 }
 

@@ -178,20 +178,27 @@ TEST_P(AnySession, NumbersThatAreNotFiniteAreRefusedByTheNameOfTheFile) {
     for (size_t i = 0; i < sound.parts.size(); ++i) {
       const std::string memory = "of memory " + std::to_string(i);
       image = sound;
-      if (auto* keys = std::get_if<KeyRows>(&image.parts[i].past)) {
-        ASSERT_FALSE(keys->values.empty());
-        keys->values.back() = bad;
+      if (KeyCache* cache = image.parts[i].past.key_cache()) {
+        const auto copy = [](const View4& rows) {
+          const auto* data = static_cast<const float*>(rows.data());
+          return std::vector<float>(data, data + rows.size());
+        };
+        std::vector<float> keys = copy(cache->keys(0)), values = copy(cache->values(0));
+        ASSERT_FALSE(values.empty());
+        values.back() = bad;
+        cache->assign(0, image.position, keys, values);
         expect_refusal(image, "values " + memory, bad);
-        keys->keys.front() = bad;
+        keys.front() = bad;
+        cache->assign(0, image.position, keys, values);
         expect_refusal(image, "keys " + memory, bad);
-      } else if (auto* state = std::get_if<State>(&image.parts[i].past)) {
+      } else if (State* state = image.parts[i].past.state()) {
         state->log_decay(0, 0) = bad;
         expect_refusal(image, "numbers " + memory, bad);
         image = sound;
-        std::get<State>(image.parts[i].past).sums(0, 0).front() = bad;
+        image.parts[i].past.state()->sums(0, 0).front() = bad;
         expect_refusal(image, "numbers " + memory, bad);
       } else {
-        std::get<WindowState>(image.parts[i].past).part(WindowPart::keys, 0).front() = bad;
+        image.parts[i].past.window_state()->part(WindowPart::keys, 0).front() = bad;
         expect_refusal(image, "numbers " + memory, bad);
       }
       if (sound.parts[i].tail.empty()) continue;

@@ -313,16 +313,6 @@ TEST(Attention, KeepsWhatTheEstimatorSawAndGave) {
   EXPECT_FALSE(attention->kept().q.defined());
 }
 
-TEST(Attention, HoldersMakeWhatTheFactoryMakes) {
-  const AttentionOptions options = options_for("rfa_gate", true);
-  torch::manual_seed(3);
-  GatedRandomFeatureAttention held(options);
-  torch::manual_seed(3);
-  const Attention made = make_attention(options);
-  const Tensor x = torch::randn({1, 5, kWidth});
-  EXPECT_TRUE(torch::equal(held->forward(x), made->forward(x)));
-}
-
 TEST(Attention, RunsInBfloat16UnderAutocast) {
   for (const std::string& estimator : kCausal) {
     const Attention attention = make(estimator, true);

@@ -34,13 +34,13 @@ struct AttentionOptions {
   Estimator estimator = {};  // parse_estimator("rfa_gate"); its seed is used, its layer and draw are not (see below)
   bool causal = false;       // self attention that never looks ahead; else self or cross attention
   bool bias = true;          // of the projections
-  bool rotary = false;       // rotary positions on q and k (hybrid: on the exact part only)
+  bool rotary = false;       // rotary positions on q and k (of estimators that blend: on the exact part only)
   double rotary_base = 10000;
   int64_t conv = 0;                   // width of a causal depthwise convolution on q, k and v; causal attention only
   bool head_norm = false;             // RMS norm, with a weight, of each head's output
   bool learned_sigma = true;          // random maps: sigma is trained
   int64_t pool = 200;                 // number of random matrices that training picks from; 0: always the stored one
-  double span_min = 0, span_max = 0;  // gates: initial spans 1 / (1 - g) of the key heads; 0: 2..256, hybrid 16..512
+  double span_min = 0, span_max = 0;  // gates: initial spans 1 / (1 - g) of the key heads; 0: those of the estimator
   uint32_t layer = 0;                 // selects the stream of random numbers, together with estimator.seed
 
   int64_t head_dim() const { return embed_dim / num_heads; }
@@ -50,7 +50,7 @@ struct AttentionOptions {
 // The memory of a causal attention between calls. Initially empty. B is the first axis of every tensor.
 struct AttentionState {
   Tensor memory = {};             // state of the estimator; undefined: empty
-  Tensor keys = {}, values = {};  // softmax, window, ra: those that later tokens can see, [B, T, G, d]
+  Tensor keys = {}, values = {};  // of exact attention: those that later tokens can see, [B, T, G, d]
   Tensor tail = {};               // inputs of the short convolution that the next token needs, [B, conv - 1, E + 2 G d]
   int64_t position = 0;           // tokens seen
 
@@ -77,76 +77,11 @@ class SequenceSplit {
   virtual int64_t position() const = 0;  // number of tokens in the slices before this one
   // [B, n, C], the end of this slice -> the end of the slice before it; zeros for the first slice. Differentiable.
   virtual Tensor tail_before(const Tensor& tail) = 0;
-  // ops::rfa_gate over the whole sequence; this process has its slice of the inputs and gets its slice of the output.
-  virtual ops::Carried rfa_gate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits,
-                                const ops::Map& map) = 0;
+  // Gated attention (ops::rfa_gate) over the whole sequence; this process has its slice of the inputs and gets its slice of the
+  // output.
+  virtual ops::Carried gated(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits,
+                             const ops::Map& map) = 0;
 };
-
-class AttentionImpl : public torch::nn::Module {
- public:
-  // query [B, Tq, E], key and value [B, Tk, E] -> [B, Tq, E].
-  Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const ForwardOptions& options = {});
-  Tensor forward(const Tensor& x, const ForwardOptions& options = {}) { return forward(x, x, x, options); }
-
-  // Training uses matrix `draw` of the pool from now on (any number; taken modulo the pool size). Evaluation always uses the
-  // matrix that is stored with the weights.
-  void redraw(uint64_t draw) { draw_ = draw; }
-
-  const AttentionOptions& options() const { return options_; }
-  virtual Monitor monitor() const;
-
-  // Inputs and output of the estimator in the last forward pass, if keep(true) was called; else undefined.
-  struct Kept {
-    Tensor input;    // [B, Tk, E], what the keys were projected from
-    Tensor q, k, v;  // [B, Tq, H, d], [B, Tk, G, d]
-    Tensor out;      // [B, Tq, H, d], before the norm of heads
-  };
-  void keep(bool keeps);
-  const Kept& kept() const { return kept_; }
-
-  // From now on forward() gets this process's slice of every sequence. Null: whole sequences again. Only rfa_gate supports this.
-  void split_sequence(std::shared_ptr<SequenceSplit> split);
-
- protected:
-  explicit AttentionImpl(const AttentionOptions& options);
-
-  // Inputs with heads split and positions applied: q [B, Tq, H, d], k, v [B, Tk, G, d] -> [B, Tq, H, d].
-  struct Heads {
-    Tensor q, k, v;
-    Tensor q_plain, k_plain;  // without rotary positions (the same tensors as q, k if there are none)
-    Tensor input;             // [B, Tk, E], what the keys were projected from: for gates
-    Tensor valid;             // [B, Tk] bool, True: takes part; undefined: all
-  };
-  virtual Tensor attend(const Heads& heads, AttentionState* state) = 0;
-
-  // 0, the stored draw, in evaluation and without a pool; 1 + n % pool in training.
-  uint32_t current_draw() const;
-  // The estimator with the stream of random numbers of this layer and the current draw; in training samples are drawn unless
-  // the estimator sets `mean`.
-  Estimator current_estimator() const;
-
-  int64_t head_dim() const { return options_.head_dim(); }
-  SequenceSplit* split() const { return split_.get(); }
-
-  AttentionOptions options_;
-  Tensor last_report_;  // of the op: rows, clamped
-
- private:
-  void check(const Tensor& query, const Tensor& key, const Tensor& value, const ForwardOptions& options) const;
-
-  torch::nn::Linear q_proj_ = nullptr, k_proj_ = nullptr, v_proj_ = nullptr, out_proj_ = nullptr;
-  Tensor conv_q_, conv_k_, conv_v_;  // [E, conv], [G d, conv] of keys and values
-  Tensor head_norm_;                 // [H, d]
-  uint64_t draw_ = 0;
-  bool keeps_ = false;
-  Kept kept_;
-  std::shared_ptr<SequenceSplit> split_;
-};
-
-using Attention = std::shared_ptr<AttentionImpl>;
-
-// Makes one of the classes below, depending on options.estimator.kind.
-Attention make_attention(const AttentionOptions& options);
 
 // The feature map of an attention: draws and sigma of the random ones, weight and bias of relu. Nothing for identity and elu.
 class AttentionMapImpl : public torch::nn::Module {
@@ -166,98 +101,74 @@ class AttentionMapImpl : public torch::nn::Module {
 };
 TORCH_MODULE(AttentionMap);
 
-// kinds softmax and window.
-class SoftmaxAttentionImpl : public AttentionImpl {
+// Attention with any estimator. Parameters and buffers that not all have: `map` if it has one, `gate` if it is gated, `log_scale`
+// if it blends (see EstimatorTraits).
+class AttentionImpl : public torch::nn::Module {
  public:
-  explicit SoftmaxAttentionImpl(const AttentionOptions& options);
+  explicit AttentionImpl(const AttentionOptions& options);
 
- protected:
-  Tensor attend(const Heads& heads, AttentionState* state) override;
-};
-TORCH_MODULE(SoftmaxAttention);
+  // query [B, Tq, E], key and value [B, Tk, E] -> [B, Tq, E].
+  Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const ForwardOptions& options = {});
+  Tensor forward(const Tensor& x, const ForwardOptions& options = {}) { return forward(x, x, x, options); }
 
-// kind rfa: self, cross, causal.
-class RandomFeatureAttentionImpl : public AttentionImpl {
- public:
-  explicit RandomFeatureAttentionImpl(const AttentionOptions& options);
-  Monitor monitor() const override;
+  // Training uses matrix `draw` of the pool from now on (any number; taken modulo the pool size). Evaluation always uses the
+  // matrix that is stored with the weights.
+  void redraw(uint64_t draw) { draw_ = draw; }
 
- protected:
-  Tensor attend(const Heads& heads, AttentionState* state) override;
+  const AttentionOptions& options() const { return options_; }
+  Monitor monitor() const;
+
+  // Inputs and output of the estimator in the last forward pass, if keep(true) was called; else undefined.
+  struct Kept {
+    Tensor input;    // [B, Tk, E], what the keys were projected from
+    Tensor q, k, v;  // [B, Tq, H, d], [B, Tk, G, d]
+    Tensor out;      // [B, Tq, H, d], before the norm of heads
+  };
+  void keep(bool keeps);
+  const Kept& kept() const { return kept_; }
+
+  // From now on forward() gets this process's slice of every sequence. Null: whole sequences again. Only estimators with
+  // EstimatorTraits::splits_sequences support this.
+  void split_sequence(std::shared_ptr<SequenceSplit> split);
 
  private:
-  AttentionMap map_ = nullptr;  // null in log space, where the op draws its own
-};
-TORCH_MODULE(RandomFeatureAttention);
+  // Inputs with heads split and positions applied.
+  struct Heads {
+    Tensor q, k, v;           // [B, Tq, H, d], [B, Tk, G, d]
+    Tensor q_plain, k_plain;  // without rotary positions (the same tensors as q, k if there are none)
+    Tensor input;             // [B, Tk, E], what the keys were projected from: for gates
+    Tensor valid;             // [B, Tk] bool, True: takes part; undefined: all
+  };
+  void check(const Tensor& query, const Tensor& key, const Tensor& value, const ForwardOptions& options) const;
+  Tensor attend(const Heads& heads, AttentionState* state);  // [B, Tq, H, d]
+  Tensor gate_logits(const Heads& heads);                    // [B, T, G]
 
-// Common to rfa_gate and hybrid: a map, and a gate per key head that is computed from the input.
-class GatedAttentionImpl : public AttentionImpl {
- public:
-  Monitor monitor() const override;
+  // 0, the stored draw, in evaluation and without a pool; 1 + n % pool in training.
+  uint32_t current_draw() const;
+  // The estimator with the stream of random numbers of this layer and the current draw; in training samples are drawn unless
+  // the estimator sets `mean`.
+  Estimator current_estimator() const;
 
- protected:
-  GatedAttentionImpl(const AttentionOptions& options, double span_min, double span_max);
-  Tensor gate_logits(const Heads& heads);  // [B, T, G]
+  int64_t head_dim() const { return options_.head_dim(); }
 
+  AttentionOptions options_;
+  EstimatorTraits traits_;
+  torch::nn::Linear q_proj_ = nullptr, k_proj_ = nullptr, v_proj_ = nullptr, out_proj_ = nullptr;
+  Tensor conv_q_, conv_k_, conv_v_;  // [E, conv], [G d, conv] of keys and values
+  Tensor head_norm_;                 // [H, d]
   AttentionMap map_ = nullptr;
-
- private:
   torch::nn::Linear gate_ = nullptr;
-  Tensor last_logits_, last_valid_;  // of the last forward pass
+  Tensor log_scale_;                 // c [H]
+  Tensor last_report_;               // of the op: rows, clamped
+  Tensor last_logits_, last_valid_;  // gates of the last forward pass
+  uint64_t draw_ = 0;
+  bool keeps_ = false;
+  Kept kept_;
+  std::shared_ptr<SequenceSplit> split_;
 };
 
-// kind rfa_gate.
-class GatedRandomFeatureAttentionImpl : public GatedAttentionImpl {
- public:
-  explicit GatedRandomFeatureAttentionImpl(const AttentionOptions& options);
-
- protected:
-  Tensor attend(const Heads& heads, AttentionState* state) override;
-};
-TORCH_MODULE(GatedRandomFeatureAttention);
-
-// kind hybrid.
-class HybridAttentionImpl : public GatedAttentionImpl {
- public:
-  explicit HybridAttentionImpl(const AttentionOptions& options);
-
- protected:
-  Tensor attend(const Heads& heads, AttentionState* state) override;
-
- private:
-  Tensor log_scale_;  // c [H]
-};
-TORCH_MODULE(HybridAttention);
-
-// kind lara: self, cross, causal.
-class LaraAttentionImpl : public AttentionImpl {
- public:
-  explicit LaraAttentionImpl(const AttentionOptions& options);
-
- protected:
-  Tensor attend(const Heads& heads, AttentionState* state) override;
-};
-TORCH_MODULE(LaraAttention);
-
-// kind eva: self, causal.
-class EvaAttentionImpl : public AttentionImpl {
- public:
-  explicit EvaAttentionImpl(const AttentionOptions& options);
-
- protected:
-  Tensor attend(const Heads& heads, AttentionState* state) override;
-};
-TORCH_MODULE(EvaAttention);
-
-// kind ra: self, cross, causal. A causal call with a state costs as much as attention over all of the past.
-class RandomizedAttentionImpl : public AttentionImpl {
- public:
-  explicit RandomizedAttentionImpl(const AttentionOptions& options);
-
- protected:
-  Tensor attend(const Heads& heads, AttentionState* state) override;
-};
-TORCH_MODULE(RandomizedAttention);
+using Attention = std::shared_ptr<AttentionImpl>;
+Attention make_attention(const AttentionOptions& options);
 
 }  // namespace raffia::nn
 

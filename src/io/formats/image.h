@@ -33,6 +33,7 @@ struct ImageFormat {
 
 inline constexpr ImageFormat kStateImage{.magic = "RAFSTATE", .noun = "state", .version = 1, .fields = 4};
 inline constexpr ImageFormat kWindowStateImage{.magic = "RAFWINST", .noun = "window state", .version = 1, .fields = 13};
+inline constexpr ImageFormat kKeyCacheImage{.magic = "RAFKEYCA", .noun = "key cache", .version = 1, .fields = 4};
 // Fingerprint of the model, position, number of parts.
 inline constexpr ImageFormat kSessionImage{.magic = "RAFSESSN", .noun = "session", .version = 1, .fields = 3};
 

@@ -96,62 +96,53 @@ enum class PartKind : uint8_t { state, window_state, keys };
 
 constexpr int64_t kMostPositions = int64_t{1} << 60, kMostHeads = 1 << 16, kMostParts = 1 << 12;
 
-KeyRows read_keys(PayloadReader& reader) {
-  KeyRows keys;
-  keys.rows = reader.count("number of keys", int64_t{1} << 40);
-  keys.heads = reader.count("heads of keys", kMostHeads);
-  keys.dim = reader.count("size of keys", kMostHeads);
-  keys.keys = reader.words<float>("keys");
-  keys.values = reader.words<float>("values");
-  // No overflow: 2^40 rows of at most as many floats as were read.
-  const auto floats = static_cast<int64_t>(keys.keys.size());
-  const int64_t width = keys.heads * keys.dim;
-  const bool fits = keys.keys.size() == keys.values.size() &&
-                    (width == 0 || keys.rows == 0 ? floats == 0 : floats / width == keys.rows && floats % width == 0);
-  if (!fits)
-    reader.refuse("{} keys of {} x {} and {} values, expected {} rows", floats, keys.heads, keys.dim, keys.values.size(),
-                  keys.rows);
-  return keys;
+KeyCache read_keys(PayloadReader& reader, int64_t position) {
+  const int64_t rows = reader.count("number of keys", position);
+  const int64_t heads = reader.count("heads of keys", kMostHeads), dim = reader.count("size of keys", kMostHeads);
+  if (heads == 0 || dim == 0) reader.refuse("keys of {} heads x {}, expected 1 or more of each", heads, dim);
+  const auto keys = reader.words<float>("keys"), values = reader.words<float>("values");
+  // No overflow: heads and sizes are at most 2^16, and rows at most as many as floats were read.
+  const auto floats = static_cast<int64_t>(keys.size());
+  const int64_t width = heads * dim;
+  if (keys.size() != values.size() || floats / width != rows || floats % width != 0) {
+    reader.refuse("{} keys of {} x {} and {} values, expected {} rows", floats, heads, dim, values.size(), rows);
+  }
+  KeyCache cache({.batch = 1, .heads = heads, .dim = dim, .value_dim = dim});
+  cache.assign(0, position, keys, values);
+  return cache;
 }
 
-SessionImage::Part read_part(PayloadReader& reader) {
+SessionImage::Part read_part(PayloadReader& reader, int64_t position) {
   const auto kind = static_cast<PartKind>(reader.count("kind of memory", 2));
-  const auto nested = [&](auto parse) {
+  const auto past = [&]() -> Memory {
+    if (kind == PartKind::keys) return read_keys(reader, position);
     const std::span<const std::byte> bytes = reader.block("memory", 1);
     try {
-      return parse(bytes);
+      if (kind == PartKind::state) return State::from_bytes(bytes);
+      return WindowState::from_bytes(bytes);
     } catch (const FormatError& error) {
       reader.refuse("memory is damaged: {}", without_origin(error.what()));
     }
   };
-  SessionImage::Part part{.past = KeyRows{}, .tail = {}};
-  switch (kind) {
-    case PartKind::state:
-      part.past = nested([](auto bytes) { return State::from_bytes(bytes); });
-      break;
-    case PartKind::window_state:
-      part.past = nested([](auto bytes) { return WindowState::from_bytes(bytes); });
-      break;
-    case PartKind::keys:
-      part.past = read_keys(reader);
-      break;
-  }
-  part.tail = reader.words<float>("tail of the convolution");
-  return part;
+  Memory memory = past();
+  return {.past = std::move(memory), .tail = reader.words<float>("tail of the convolution")};
+}
+
+std::span<const float> floats_of(const View4& rows) {
+  return {static_cast<const float*>(rows.data()), static_cast<size_t>(rows.size())};
 }
 
 void write_part(Writer& writer, const SessionImage::Part& part) {
-  writer.number(static_cast<uint64_t>(part.past.index()));
-  if (const auto* keys = std::get_if<KeyRows>(&part.past)) {
-    writer.number(keys->rows);
-    writer.number(keys->heads);
-    writer.number(keys->dim);
-    writer.words<float>(keys->keys);
-    writer.words<float>(keys->values);
-  } else if (const auto* state = std::get_if<State>(&part.past)) {
-    writer.words<std::byte>(state->to_bytes());
+  if (const KeyCache* cache = part.past.key_cache()) {
+    writer.number(static_cast<uint64_t>(PartKind::keys));
+    writer.number(cache->rows(0));
+    writer.number(cache->shape().heads);
+    writer.number(cache->shape().dim);
+    writer.words<float>(floats_of(cache->keys(0)));
+    writer.words<float>(floats_of(cache->values(0)));
   } else {
-    writer.words<std::byte>(std::get<WindowState>(part.past).to_bytes());
+    writer.number(static_cast<uint64_t>(part.past.state() != nullptr ? PartKind::state : PartKind::window_state));
+    writer.words<std::byte>(part.past.to_bytes());
   }
   writer.words<float>(part.tail);
 }
@@ -191,16 +182,16 @@ Numbers numbers_of(WindowPart part) {
 
 void require_numbers(const SessionImage::Part& part, size_t index, std::string_view where) {
   const std::string what = fmt::format("the numbers of memory {}", index);
-  if (const auto* keys = std::get_if<KeyRows>(&part.past)) {
-    require_numbers(keys->keys, Numbers::finite, fmt::format("the keys of memory {}", index), where);
-    require_numbers(keys->values, Numbers::finite, fmt::format("the values of memory {}", index), where);
-  } else if (const auto* state = std::get_if<State>(&part.past)) {
+  if (const KeyCache* cache = part.past.key_cache()) {
+    require_numbers(floats_of(cache->keys(0)), Numbers::finite, fmt::format("the keys of memory {}", index), where);
+    require_numbers(floats_of(cache->values(0)), Numbers::finite, fmt::format("the values of memory {}", index), where);
+  } else if (const State* state = part.past.state()) {
     const std::span<const float> all = state->data();
     const auto decays = static_cast<size_t>(state->shape().batch * state->shape().heads);  // the last part
     require_numbers(all.first(all.size() - decays), Numbers::finite, what, where);
     require_numbers(all.last(decays), Numbers::logarithms, what, where);
   } else {
-    const auto& window = std::get<WindowState>(part.past);
+    const WindowState& window = *part.past.window_state();
     for (int64_t b = 0; b < window.shape().batch; ++b) {
       for (int i = 0; i < kWindowParts; ++i) {
         const auto each = static_cast<WindowPart>(i);
@@ -267,7 +258,7 @@ SessionImage session_from_bytes(std::span<const std::byte> bytes, std::string_vi
   }
   image.recent = reader.words<int32_t>("recent tokens");
   image.logits = reader.words<float>("logits");
-  for (int64_t i = 0; i < fields[2]; ++i) image.parts.push_back(read_part(reader));
+  for (int64_t i = 0; i < fields[2]; ++i) image.parts.push_back(read_part(reader, image.position));
   reader.expect_end();
   require_numbers(image.logits, Numbers::finite, "the logits", where);
   for (size_t i = 0; i < image.parts.size(); ++i) require_numbers(image.parts[i], i, where);

@@ -8,25 +8,16 @@
 #include <functional>
 #include <span>
 #include <string_view>
-#include <variant>
 #include <vector>
 
+#include "raffia/memory.h"
 #include "raffia/session.h"
-#include "raffia/state.h"
-#include "raffia/window_state.h"
 
 namespace raffia {
 
-// Exact keys and values, [rows, heads, dim] each.
-struct KeyRows {
-  int64_t rows = 0, heads = 0, dim = 0;
-  std::vector<float> keys, values;
-  bool operator==(const KeyRows&) const = default;
-};
-
 struct SessionImage {
   struct Part {
-    std::variant<State, WindowState, KeyRows> past;
+    Memory past;
     std::vector<float> tail;  // of the short convolution
     bool operator==(const Part&) const = default;
   };

@@ -201,7 +201,7 @@ HfConfig hf_config(std::string_view text, std::string_view where) {
   model.feed_forward = FeedForward::swiglu;
   model.bias = false;
   model.tied = fields.has_value("tie_word_embeddings") && fields.truth("tie_word_embeddings");
-  model.estimators = {Estimator{.kind = EstimatorKind::softmax}};
+  model.estimators = {Estimator{}};
   model.positions = Positions::rotary;
   model.rotary_base = rotary_base(fields);
   model.check(where);

@@ -64,7 +64,7 @@ ModelConfig config_of(const Sizes& sizes, std::string_view where) {
   config.feed_forward = FeedForward::swiglu;
   config.bias = false;
   config.tied = sizes.tied;
-  config.estimators = {Estimator{.kind = EstimatorKind::softmax}};
+  config.estimators = {Estimator{}};
   config.positions = Positions::rotary;
   config.rotary_base = 10000;
   config.check(where);

@@ -1,9 +1,14 @@
-// Common to all attention modules: what happens before and after the estimator.
+// Attention as a module: projections, convolution, positions, and the estimator over them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/nn/init.h>
+
+#include <cmath>
 
 #include "core/check.h"
+#include "estimators/registry.h"
 #include "raffia/torch/nn.h"
+#include "torch/estimators/registry.h"
 #include "torch/nn/pieces.h"
 
 namespace raffia::nn {
@@ -16,6 +21,22 @@ Tensor selected(const Tensor& tensor, const Tensor& indices) {
 }
 Tensor constant(const Tensor& tensor) { return tensor.defined() ? tensor.detach() : tensor; }
 
+ops::Map map_for(AttentionMap& map, uint32_t draw, const Tensor& q) {
+  ops::Map tensors = map->tensors(draw);
+  tensors.weight = as_parameter(tensors.weight, q);
+  tensors.sigma = as_parameter(tensors.sigma, q);
+  tensors.bias = as_parameter(tensors.bias, q);
+  return tensors;
+}
+
+// Bias b with sigmoid(b) = g for spans 1 / (1 - g) that are geometric over the heads: b = log(span - 1).
+Tensor bias_of_spans(int64_t heads, double span_min, double span_max) {
+  require(span_min > 1 && span_max >= span_min, "Attention: spans of gates are {} to {}, expected an increasing range above 1",
+          span_min, span_max);
+  const Tensor places = heads == 1 ? at::full({1}, 0.5, at::kDouble) : at::linspace(0, 1, heads, at::kDouble);
+  return at::log(at::exp(places * std::log(span_max / span_min)) * span_min - 1).to(at::kFloat);
+}
+
 }  // namespace
 
 AttentionState AttentionState::detached() const {
@@ -26,7 +47,7 @@ AttentionState AttentionState::select(const Tensor& indices) const {
   return {selected(memory, indices), selected(keys, indices), selected(values, indices), selected(tail, indices), position};
 }
 
-AttentionImpl::AttentionImpl(const AttentionOptions& options) : options_(options) {
+AttentionImpl::AttentionImpl(const AttentionOptions& options) : options_(options), traits_(traits_of(options.estimator)) {
   const int64_t width = options.embed_dim, heads = options.num_heads;
   const Estimator& estimator = options.estimator;
   require(heads >= 1 && width >= 1 && width % heads == 0,
@@ -37,10 +58,8 @@ AttentionImpl::AttentionImpl(const AttentionOptions& options) : options_(options
           heads);
   require(!options.rotary || head_dim() % 2 == 0, "Attention: a head is {} wide, expected an even size (rotary positions)",
           head_dim());
-  require(!options.causal || estimator.supports_causal(), "Attention: {} is bidirectional, expected causal to be false",
-          to_string(estimator));
-  require(options.causal || estimator.supports_bidirectional(), "Attention: {} is causal, expected causal to be true",
-          to_string(estimator));
+  require(!options.causal || traits_.causal, "Attention: {} is bidirectional, expected causal to be false", to_string(estimator));
+  require(options.causal || traits_.bidirectional, "Attention: {} is causal, expected causal to be true", to_string(estimator));
   require(options.conv >= 0 && (options.conv == 0 || options.causal),
           "Attention: conv is {} with causal = {}, expected 0 (the short convolution is for causal attention)", options.conv,
           options.causal);
@@ -62,6 +81,15 @@ AttentionImpl::AttentionImpl(const AttentionOptions& options) : options_(options
     conv_v_ = register_parameter("conv_v", identity(key_width));
   }
   if (options.head_norm) head_norm_ = register_parameter("head_norm", at::ones({heads, head_dim()}));
+  if (traits_.has_map) map_ = register_module("map", AttentionMap(options));
+  if (traits_.is_gated) {
+    gate_ = register_module("gate", torch::nn::Linear(width, key_heads));
+    torch::nn::init::zeros_(gate_->weight);
+    const at::NoGradGuard no_grad;
+    gate_->bias.copy_(bias_of_spans(key_heads, options.span_min > 0 ? options.span_min : traits_.span_min,
+                                    options.span_max > 0 ? options.span_max : traits_.span_max));
+  }
+  if (traits_.blends) log_scale_ = register_parameter("log_scale", at::full({heads}, -2.0));
 }
 
 void AttentionImpl::check(const Tensor& query, const Tensor& key, const Tensor& value, const ForwardOptions& options) const {
@@ -146,6 +174,49 @@ Tensor AttentionImpl::forward(const Tensor& query, const Tensor& key, const Tens
   return out_proj_(out.flatten(2));
 }
 
+Tensor AttentionImpl::gate_logits(const Heads& heads) {
+  // Gates close to 1 need more digits than bf16 has.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCPU);
+  const Tensor logits = as_parameter(gate_(heads.input.to(gate_->weight.scalar_type())), heads.q);
+  last_logits_ = logits.detach();
+  last_valid_ = heads.valid;
+  return logits;
+}
+
+Tensor AttentionImpl::attend(const Heads& heads, AttentionState* state) {
+  const Estimator estimator = current_estimator();
+  ops::AttendTensors in{.q = heads.q, .k = heads.k, .v = heads.v, .valid = heads.valid};
+  if (traits_.has_map) in.map = map_for(map_, current_draw(), heads.q);
+  if (traits_.is_gated) in.gate_logits = gate_logits(heads);
+  if (traits_.blends) {
+    in.log_scale = as_parameter(log_scale_, heads.q);
+    if (options_.rotary) {
+      in.q_far = heads.q_plain;
+      in.k_far = heads.k_plain;
+    }
+  }
+  if (split_ != nullptr) {
+    const ops::Carried carried = split_->gated(in.q, in.k, in.v, in.gate_logits, in.map);
+    last_report_ = carried.report;
+    return carried.out;
+  }
+  const ops::TensorEstimator& op = ops::tensors_of(estimator.kind);
+  ops::Attended attended;
+  if (state == nullptr) {
+    attended = op.attend(estimator, in, options_.causal);
+  } else {
+    require(traits_.has_memory, "Attention: a state is given to {}, expected none (its memory grows)",
+            to_string(options_.estimator));
+    ops::TensorMemory memory{.memory = state->memory, .keys = state->keys, .values = state->values, .position = state->position};
+    attended = op.extend(estimator, in, memory);
+    state->memory = memory.memory;
+    state->keys = memory.keys;
+    state->values = memory.values;
+  }
+  last_report_ = attended.report;
+  return attended.out;
+}
+
 uint32_t AttentionImpl::current_draw() const {
   if (!is_training() || options_.pool == 0) return 0;
   return static_cast<uint32_t>(1 + draw_ % static_cast<uint64_t>(options_.pool));
@@ -165,6 +236,14 @@ Monitor AttentionImpl::monitor() const {
     const Tensor report = last_report_.to(at::kCPU);
     monitor.clamp_rate = Report{report[0].item<int64_t>(), report[1].item<int64_t>()}.clamp_rate();
   }
+  if (!map_.is_empty()) monitor.sigma = map_->mean_sigma();
+  if (!last_logits_.defined()) return monitor;
+  // 1 / (1 - g) = 1 + exp(logit).
+  const Tensor spans = at::exp(last_logits_.to(at::kDouble)) + 1;
+  const Tensor weights =
+      last_valid_.defined() ? last_valid_.to(at::kDouble) : at::ones({spans.size(0), spans.size(1)}, spans.options());
+  const Tensor mean = (spans * weights.unsqueeze(2)).flatten(0, 1).sum(0) / weights.sum().clamp_min(1);
+  monitor.spans.assign(mean.data_ptr<double>(), mean.data_ptr<double>() + mean.numel());
   return monitor;
 }
 
@@ -174,31 +253,11 @@ void AttentionImpl::keep(bool keeps) {
 }
 
 void AttentionImpl::split_sequence(std::shared_ptr<SequenceSplit> split) {
-  require(split == nullptr || options_.estimator.kind == EstimatorKind::rfa_gate,
-          "Attention: {} cannot split a sequence over processes, expected rfa_gate", to_string(options_.estimator));
+  require(split == nullptr || traits_.splits_sequences, "Attention: {} cannot split a sequence over processes, expected {}",
+          to_string(options_.estimator), kinds_with(&EstimatorTraits::splits_sequences));
   split_ = std::move(split);
 }
 
-Attention make_attention(const AttentionOptions& options) {
-  switch (options.estimator.kind) {
-    case EstimatorKind::softmax:
-    case EstimatorKind::window:
-      return std::make_shared<SoftmaxAttentionImpl>(options);
-    case EstimatorKind::rfa:
-      return std::make_shared<RandomFeatureAttentionImpl>(options);
-    case EstimatorKind::rfa_gate:
-      return std::make_shared<GatedRandomFeatureAttentionImpl>(options);
-    case EstimatorKind::hybrid:
-      return std::make_shared<HybridAttentionImpl>(options);
-    case EstimatorKind::lara:
-      return std::make_shared<LaraAttentionImpl>(options);
-    case EstimatorKind::eva:
-      return std::make_shared<EvaAttentionImpl>(options);
-    case EstimatorKind::ra:
-      return std::make_shared<RandomizedAttentionImpl>(options);
-  }
-  throw InvalidArgument(
-      fmt::format("make_attention: kind is {}, expected one of the estimators", static_cast<int>(options.estimator.kind)));
-}
+Attention make_attention(const AttentionOptions& options) { return std::make_shared<AttentionImpl>(options); }
 
 }  // namespace raffia::nn

@@ -60,13 +60,4 @@ Tensor as_parameter(const Tensor& parameter, const Tensor& q) {
   return parameter.to(q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
 }
 
-bool is_step(const Tensor& q, const AttentionState* state) {
-  return state != nullptr && q.size(1) == 1 && !at::GradMode::is_enabled() && q.scalar_type() != at::kDouble;
-}
-
-KeyCache with_past(const Tensor& k, const Tensor& v, const AttentionState& state) {
-  if (!state.keys.defined()) return {k, v, 0};
-  return {at::cat({state.keys.to(k.scalar_type()), k}, 1), at::cat({state.values.to(v.scalar_type()), v}, 1), state.keys.size(1)};
-}
-
 }  // namespace raffia::nn

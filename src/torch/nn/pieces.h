@@ -1,4 +1,4 @@
-// Parts of attention modules around the estimator: positions, short convolution, norms, KV caches.
+// Parts of attention modules around the estimator: positions, short convolution, norms.
 #ifndef RAFFIA_TORCH_NN_PIECES_H_
 #define RAFFIA_TORCH_NN_PIECES_H_
 
@@ -49,16 +49,6 @@ TORCH_MODULE(Norm);
 
 // The type of parameters and gates for an op: double with double inputs, else fp32.
 Tensor as_parameter(const Tensor& parameter, const Tensor& q);
-
-// Whether a call can use the step op: one token, a state, no gradient.
-bool is_step(const Tensor& q, const AttentionState* state);
-
-// The keys and values of a state, followed by those of a call.
-struct KeyCache {
-  Tensor keys, values;  // [B, P + T, G, d]
-  int64_t past = 0;     // P
-};
-KeyCache with_past(const Tensor& k, const Tensor& v, const AttentionState& state);
 
 }  // namespace raffia::nn
 

@@ -159,13 +159,12 @@ class LayerFitting {
 ModelConfig converted_config(const ModelConfig& source, const std::vector<Estimator>& estimators, uint64_t seed) {
   require(source.task == Task::lm, "convert: the model is for {}, expected lm", name_of(source.task));
   for (const Estimator& estimator : source.estimators) {
-    require(estimator.kind == EstimatorKind::softmax, "convert: the model has {} attention, expected softmax",
-            to_string(estimator));
+    require(traits_of(estimator).is_exact, "convert: the model has {} attention, expected softmax", to_string(estimator));
   }
   require(estimators.size() == 1 || static_cast<int64_t>(estimators.size()) == source.layers,
           "convert: {} estimators are given, expected 1 or {} (one per layer)", estimators.size(), source.layers);
   const bool changes =
-      std::any_of(estimators.begin(), estimators.end(), [](const Estimator& one) { return one.kind != EstimatorKind::softmax; });
+      std::any_of(estimators.begin(), estimators.end(), [](const Estimator& one) { return !traits_of(one).is_exact; });
   require(changes, "convert: every layer would stay softmax, expected a change");
   ModelConfig config = source;
   config.estimators = estimators;
@@ -203,7 +202,7 @@ std::vector<LayerFit> fit_attention(nn::LanguageModelImpl& source, nn::LanguageM
     const auto i = static_cast<size_t>(layer);
     if (options.progress) options.progress(layer, layers);
     const Estimator& estimator = fitted[i]->options().estimator;
-    if (estimator.kind == EstimatorKind::softmax) continue;
+    if (traits_of(estimator).is_exact) continue;
     LayerFitting fitting(exact[i], fitted[i]);
     LayerFit fit{.layer = layer, .estimator = converted.config().estimator(layer)};
     fit.error_at_first = fitting.error();

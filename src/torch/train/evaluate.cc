@@ -14,25 +14,6 @@ namespace {
 
 bool is_white(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-// Memory that is bounded and in which old tokens decay.
-bool fades(const Estimator& estimator) {
-  switch (estimator.kind) {
-    case EstimatorKind::window:
-    case EstimatorKind::rfa_gate:
-    case EstimatorKind::hybrid:
-      return true;
-    case EstimatorKind::eva:
-      return estimator.samples.value_or(1) != 0;  // 0: it keeps all summaries
-    case EstimatorKind::lara:
-      return estimator.streaming;
-    case EstimatorKind::softmax:
-    case EstimatorKind::rfa:
-    case EstimatorKind::ra:
-      return false;
-  }
-  return false;
-}
-
 // ids[begin, begin + batch * length) as [batch, length], of tokens that lie `stride` after each other.
 Tensor rows_of(std::span<const int32_t> ids, int64_t begin, int64_t batch, int64_t stride, int64_t length) {
   Tensor rows = torch::empty({batch, length}, at::kLong);
@@ -114,7 +95,9 @@ double NllScore::bits_per_byte(const TextFacts& facts) const {
 }
 
 bool can_carry(const ModelConfig& config) {
-  return config.positions != Positions::learned && std::all_of(config.estimators.begin(), config.estimators.end(), fades);
+  return config.positions != Positions::learned &&
+         std::all_of(config.estimators.begin(), config.estimators.end(),
+                     [](const Estimator& estimator) { return traits_of(estimator).fades; });
 }
 
 NllScore score_lm(nn::LanguageModelImpl& model, std::span<const int32_t> ids, const LmScoring& scoring) {

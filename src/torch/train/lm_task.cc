@@ -30,16 +30,11 @@ namespace {
 
 namespace F = torch::nn::functional;
 
-// Whether --stateful auto carries the memory of this estimator.
-bool is_carried_by_default(const Estimator& estimator) {
-  return estimator.kind == EstimatorKind::rfa_gate || estimator.kind == EstimatorKind::hybrid ||
-         estimator.kind == EstimatorKind::window;
-}
-
 bool stateful_of(const TrainOptions& options, const ModelConfig& config) {
   if (options.stateful == "auto") {
     return options.parallel != "sequence" && can_carry(config) &&
-           std::all_of(config.estimators.begin(), config.estimators.end(), is_carried_by_default);
+           std::all_of(config.estimators.begin(), config.estimators.end(),
+                       [](const Estimator& estimator) { return traits_of(estimator).carried_by_default; });
   }
   require(options.stateful == "true" || options.stateful == "false", "stateful: '{}' is unknown, expected true, false or auto",
           options.stateful);

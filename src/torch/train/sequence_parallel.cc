@@ -152,8 +152,8 @@ SequenceParallel::SequenceParallel(Group& group, int64_t slice_length) : group_(
 
 Tensor SequenceParallel::tail_before(const Tensor& tail) { return TailBefore::apply(tail, &group_); }
 
-ops::Carried SequenceParallel::rfa_gate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits,
-                                        const ops::Map& map) {
+ops::Carried SequenceParallel::gated(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits,
+                                     const ops::Map& map) {
   require(q.dim() == 4 && q.size(1) == slice_length_, "SequenceParallel: q has {} tokens, expected {} (the length of a slice)",
           q.dim() == 4 ? q.size(1) : 0, slice_length_);
   bool differentiable = false;

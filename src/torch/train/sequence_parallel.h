@@ -23,8 +23,7 @@ class SequenceParallel : public nn::SequenceSplit {
 
   int64_t position() const override { return group_.rank() * slice_length_; }
   Tensor tail_before(const Tensor& tail) override;
-  ops::Carried rfa_gate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits,
-                        const ops::Map& map) override;
+  ops::Carried gated(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const ops::Map& map) override;
 
   // This rank's part of [B, T, ..].
   Tensor slice(const Tensor& whole) const { return whole.narrow(1, position(), slice_length_); }

@@ -23,16 +23,13 @@ std::vector<Estimator> parse_estimators(const std::string& text) {
 
 Positions positions_of(const TrainOptions& options, const std::vector<Estimator>& estimators) {
   if (options.positions != "auto") return parse_option("positions", options.positions, parse_positions);
-  const bool all_gated =
-      std::all_of(estimators.begin(), estimators.end(), [](const Estimator& e) { return e.kind == EstimatorKind::rfa_gate; });
-  return all_gated ? Positions::none : Positions::rotary;
+  const bool no_positions =
+      std::all_of(estimators.begin(), estimators.end(), [](const Estimator& e) { return !traits_of(e).wants_positions; });
+  return no_positions ? Positions::none : Positions::rotary;
 }
 
 // A resumed run samples in evaluation as before: older runs did not save this option, but their models have it.
 void keep_means(ModelConfig& config, const std::filesystem::path& run) {
-  std::vector<Estimator> all = config.estimators;
-  all.push_back(config.cross);
-  if (std::none_of(all.begin(), all.end(), [](const Estimator& e) { return e.kind == EstimatorKind::lara; })) return;
   const ModelConfig began = load_model_config(RunFiles{run}.config());
   if (began.estimators.size() != config.estimators.size()) return;
   for (size_t i = 0; i < config.estimators.size(); ++i) config.estimators[i].mean = began.estimators[i].mean;

@@ -1,0 +1,14 @@
+// The options of the operations that correspond to an Estimator. Scale, layout and threads keep their defaults.
+#ifndef RAFFIA_ESTIMATORS_EVA_OPTIONS_H_
+#define RAFFIA_ESTIMATORS_EVA_OPTIONS_H_
+
+#include "raffia/estimator.h"
+
+namespace raffia {
+
+EvaOptions eva_options(const Estimator& estimator);
+CausalEvaOptions causal_eva_options(const Estimator& estimator);
+
+}  // namespace raffia
+
+#endif  // RAFFIA_ESTIMATORS_EVA_OPTIONS_H_

@@ -1,0 +1,13 @@
+// The options of the operations that correspond to an Estimator. Scale, layout and threads keep their defaults.
+#ifndef RAFFIA_ESTIMATORS_RA_OPTIONS_H_
+#define RAFFIA_ESTIMATORS_RA_OPTIONS_H_
+
+#include "raffia/estimator.h"
+
+namespace raffia {
+
+RaOptions ra_options(const Estimator& estimator, bool causal);
+
+}  // namespace raffia
+
+#endif  // RAFFIA_ESTIMATORS_RA_OPTIONS_H_

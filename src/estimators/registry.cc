@@ -1,0 +1,236 @@
+#include "estimators/registry.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/check.h"
+#include "core/split.h"
+
+namespace raffia {
+namespace {
+
+std::string names_of_kinds() {
+  std::vector<std::string_view> names;
+  for (const EstimatorModule* module : estimator_modules()) names.push_back(module->name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+const EstimatorModule& module_named(std::string_view name) {
+  for (const EstimatorModule* module : estimator_modules()) {
+    if (same_name(module->name, name)) return *module;
+  }
+  throw InvalidArgument(fmt::format("parse_estimator: kind is \"{}\", expected one of {}", name, names_of_kinds()));
+}
+
+const EstimatorKey& find_key(const EstimatorModule& module, std::string_view name) {
+  std::vector<std::string_view> used;
+  for (const EstimatorKey* key : module.keys) {
+    if (same_name(key->name, name)) return *key;
+    used.push_back(key->name);
+  }
+  throw InvalidArgument(fmt::format("parse_estimator: {} has no key \"{}\", expected {}", module.name, name,
+                                    used.empty() ? "none" : fmt::format("one of {}", fmt::join(used, ", "))));
+}
+
+// The default estimator of this kind: fields that the kind does not use have the same value for all kinds.
+Estimator defaults_of(const EstimatorModule& module, const Estimator& defaults) {
+  Estimator estimator{.kind = module.kind};
+  for (const EstimatorKey* key : module.keys) {
+    const std::string value = key->write(defaults);
+    if (!value.empty()) key->read(estimator, {module.name, key->name, value});
+  }
+  return estimator;
+}
+
+template <typename... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
+  throw InvalidArgument(fmt::format(format, std::forward<Args>(args)...));
+}
+
+// The module of a call, after checks that are the same for all. Texts are made only for errors: steps take microseconds.
+const EstimatorModule& checked_module(const char* function, const Estimator& estimator, const AttendInputs& inputs, bool causal) {
+  const EstimatorModule& module = module_of(estimator);
+  const EstimatorTraits traits = module.traits(estimator);
+  if (causal && !traits.causal)
+    refuse("{}: {} is bidirectional, expected options.causal to be false", function, to_string(estimator));
+  if (!causal && !traits.bidirectional)
+    refuse("{}: {} is causal, expected options.causal to be true", function, to_string(estimator));
+  if (const Estimator used = module.used(estimator, causal); used != estimator) {
+    refuse("{}: {} has keys that its {} form does not use, expected {}", function, to_string(estimator),
+           causal ? "causal" : "bidirectional", to_string(used));
+  }
+  if (inputs.map != nullptr && estimator.log)
+    refuse("{}: map is given, but {} draws its own features in log space", function, to_string(estimator));
+  if (traits.is_gated && inputs.gate_logits.absent())
+    refuse("{}: gate_logits is absent, expected [B, T, G] ({} decays by them)", function, module.name);
+  return module;
+}
+
+// Inputs with what a caller may leave out: the map, and the scale of the folded part.
+class CompleteInputs {
+ public:
+  CompleteInputs(const Estimator& estimator, const AttendInputs& inputs) : inputs_(inputs) {
+    const EstimatorTraits traits = traits_of(estimator);
+    if (traits.has_map && inputs.map == nullptr) {
+      const View4 folded = inputs.k_far.absent() ? inputs.k : inputs.k_far;
+      inputs_.map = &map_.emplace(estimator.make_map(folded.extent(3), folded.extent(2)));
+    }
+    if (traits.blends && inputs.log_scale.absent()) {
+      constexpr float kLogScale = -2;  // where training starts
+      log_scale_.assign(static_cast<size_t>(inputs.q.extent(2)), kLogScale);
+      inputs_.log_scale = {log_scale_.data(), {inputs.q.extent(2)}};
+    }
+  }
+  const AttendInputs& get() const { return inputs_; }
+
+ private:
+  AttendInputs inputs_;
+  std::optional<FeatureMap> map_;
+  std::vector<float> log_scale_;
+};
+
+}  // namespace
+
+std::span<const EstimatorModule* const> estimator_modules() {
+  static const EstimatorModule* const modules[] = {&softmax_module(), &window_module(), &rfa_module(),  &rfa_gate_module(),
+                                                   &hybrid_module(),  &ra_module(),     &lara_module(), &eva_module()};
+  return modules;
+}
+
+const EstimatorModule& module_of(EstimatorKind kind) {
+  const auto modules = estimator_modules();
+  require(static_cast<size_t>(kind) < modules.size(), "estimator: kind is {}, expected one of {}", static_cast<int>(kind),
+          names_of_kinds());
+  return *modules[static_cast<size_t>(kind)];
+}
+
+std::string kinds_with(bool EstimatorTraits::*trait) {
+  std::vector<std::string_view> names;
+  for (const EstimatorModule* module : estimator_modules()) {
+    if (module->traits({.kind = module->kind}).*trait) names.push_back(module->name);
+  }
+  if (names.size() < 2) return names.empty() ? "none" : std::string(names.front());
+  return fmt::format("{} or {}", fmt::join(names.begin(), names.end() - 1, ", "), names.back());
+}
+
+std::span<const EstimatorKind> estimator_kinds() {
+  static const std::vector<EstimatorKind> kinds = [] {
+    std::vector<EstimatorKind> all;
+    for (const EstimatorModule* module : estimator_modules()) all.push_back(module->kind);
+    return all;
+  }();
+  return kinds;
+}
+
+std::string_view name_of(EstimatorKind kind) {
+  const auto modules = estimator_modules();
+  return static_cast<size_t>(kind) < modules.size() ? modules[static_cast<size_t>(kind)]->name : "unknown";
+}
+std::string_view summary_of(EstimatorKind kind) { return module_of(kind).summary; }
+EstimatorTraits traits_of(const Estimator& estimator) { return module_of(estimator).traits(estimator); }
+Estimator bidirectional_form(const Estimator& estimator) { return module_of(estimator).bidirectional_form(estimator); }
+
+Estimator parse_estimator(std::string_view text, const Estimator& defaults) {
+  const size_t colon = text.find(':');
+  const EstimatorModule& module = module_named(text.substr(0, colon));
+  Estimator estimator = defaults_of(module, defaults);
+  if (colon == std::string_view::npos) return estimator;
+
+  std::vector<const EstimatorKey*> seen;
+  for (const std::string_view setting : split(text.substr(colon + 1), ',')) {
+    const size_t equals = setting.find('=');
+    require(equals != std::string_view::npos, "parse_estimator: \"{}\" in \"{}\", expected key=value", setting, text);
+    const EstimatorKey& key = find_key(module, setting.substr(0, equals));
+    require(std::ranges::find(seen, &key) == seen.end(), "parse_estimator: key \"{}\" twice in \"{}\", expected once", key.name,
+            text);
+    seen.push_back(&key);
+    key.read(estimator, {module.name, key.name, setting.substr(equals + 1)});
+  }
+  module.check(estimator);
+  return estimator;
+}
+
+void check_settings(const Estimator& estimator) {
+  const EstimatorModule& module = module_of(estimator);
+  Estimator copy = estimator;
+  for (const EstimatorKey* key : module.keys) {
+    const std::string value = key->write(estimator);
+    if (!value.empty()) key->read(copy, {module.name, key->name, value});
+  }
+  module.check(estimator);
+}
+
+std::string to_string(const Estimator& estimator, const Estimator& defaults) {
+  const EstimatorModule& module = module_of(estimator);
+  const Estimator plain = defaults_of(module, defaults);
+  std::string text(module.name);
+  char separator = ':';
+  for (const EstimatorKey* key : module.keys) {
+    const std::string value = key->write(estimator);
+    if (value == key->write(plain)) continue;
+    text += fmt::format("{}{}={}", std::exchange(separator, ','), key->name, value);
+  }
+  return text;
+}
+
+FeatureMap Estimator::make_map(int64_t dim, int64_t heads) const {
+  if (!log && !traits_of(*this).has_map)
+    refuse("Estimator::make_map: kind is {}, expected {}", name_of(kind), kinds_with(&EstimatorTraits::has_map));
+  const MapKind chosen = log ? MapKind::positive : map;
+  require(chosen != MapKind::relu, "Estimator::make_map: map is relu, whose weights are learned, expected AttendInputs::map");
+  if (chosen == MapKind::identity) return FeatureMap::identity(dim, heads);
+  if (chosen == MapKind::elu) return FeatureMap::elu(dim, heads);
+  return FeatureMap::random(
+      chosen,
+      {.dim = dim, .count = samples.value_or(64), .heads = heads, .seed = seed, .layer = layer, .draw = draw, .draws = draws});
+}
+
+Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options,
+              std::span<float> record) {
+  const EstimatorModule& module = checked_module("attend", estimator, inputs, options.causal);
+  return module.attend(estimator, CompleteInputs(estimator, inputs).get(), out, options, record);
+}
+
+int64_t attend_record_size(const Estimator& estimator, const AttendInputs& inputs, const AttendOptions& options) {
+  const EstimatorModule& module = checked_module("attend_record_size", estimator, inputs, options.causal);
+  return module.record_size(estimator, CompleteInputs(estimator, inputs).get(), options);
+}
+
+void attend_backward(const Estimator& estimator, const AttendInputs& inputs, View4 out, std::span<const float> record, View4 dout,
+                     const AttendGradients& gradients, const AttendOptions& options) {
+  const EstimatorModule& module = checked_module("attend_backward", estimator, inputs, options.causal);
+  module.backward(estimator, CompleteInputs(estimator, inputs).get(), out, record, dout, gradients, options);
+}
+
+Memory empty_memory(const Estimator& estimator, const MemorySizes& sizes) {
+  const EstimatorTraits traits = traits_of(estimator);
+  if (!traits.causal) refuse("empty_memory: {} is bidirectional, expected an estimator with a causal form", to_string(estimator));
+  if (traits.has_map && sizes.map == nullptr) refuse("empty_memory: map is absent, expected that of {}", to_string(estimator));
+  return module_of(estimator).empty_memory(estimator, sizes);
+}
+
+std::optional<int64_t> memory_bytes(const Estimator& estimator, const MemorySizes& sizes, int64_t tokens) {
+  if (traits_of(estimator).has_map && sizes.map == nullptr)
+    refuse("memory_bytes: map is absent, expected that of {}", to_string(estimator));
+  return module_of(estimator).memory_bytes(estimator, sizes, tokens);
+}
+
+Report attend(const Estimator& estimator, const AttendInputs& inputs, Memory& memory, MutView4 out,
+              const AttendOptions& options) {
+  require(options.causal, "attend: a memory is given with options.causal = false, expected true");
+  const EstimatorModule& module = checked_module("attend", estimator, inputs, true);
+  return module.extend(estimator, CompleteInputs(estimator, inputs).get(), memory, out, options);
+}
+
+Report attend_step(const Estimator& estimator, const AttendInputs& inputs, std::span<Memory* const> sessions, MutView4 out,
+                   const AttendOptions& options) {
+  const EstimatorModule& module = checked_module("attend_step", estimator, inputs, true);
+  require(std::ssize(sessions) == inputs.q.extent(0), "attend_step: {} sessions, expected {} (batch of q)", sessions.size(),
+          inputs.q.extent(0));
+  require(inputs.q.extent(1) == 1, "attend_step: q has {} tokens, expected 1", inputs.q.extent(1));
+  return module.step(estimator, CompleteInputs(estimator, inputs).get(), sessions, out, options);
+}
+
+}  // namespace raffia
