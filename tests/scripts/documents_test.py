@@ -61,6 +61,12 @@ class Documents(unittest.TestCase):
                 told[name] = ranges[0 if command == "scripts/test.sh" else 1]
             self.assertEqual(len(set(told.values())), 1, f"{command}: {told}")
 
+    def test_exit_codes_that_versions_promise_are_those_of_the_commands(self):
+        table = (SOURCE / "docs/cli.md").read_text().partition("\n## Exit codes\n")[2].partition("\n## ")[0]
+        codes = [code for row in re.findall(r"^\| ([\d, ]+) \|", table, re.MULTILINE) for code in row.split(", ")]
+        promised = re.search(r"exit codes \((.*?)\)", (SOURCE / "VERSIONING.md").read_text()).group(1)
+        self.assertEqual(re.findall(r"\d+", promised), codes)
+
     def test_bench_fills_every_table_of_its_document(self):
         """Traced with a `table` that measures nothing."""
         script = (SOURCE / "scripts" / "bench.sh").read_text().replace("source scripts/tables.sh", 'table() { echo "$1 $2"; }').replace(
