@@ -23,6 +23,7 @@ table $document backward bench attention --causal --ops softmax,rfa,rfa_gate --p
   --lengths 512,2048,8192 --threads 1 --repeats 9
 table $document bidirectional bench attention --ops softmax,rfa --input features,qk --lengths 2048,8192 --threads 1,2 --repeats 9
 table $document estimators bench attention --ops softmax,rfa,lara,eva --passes forward,backward --lengths 2048,4096,8192 --threads 1 --repeats 9
+table $document estimators_draws bench attention --ops softmax,lara --draws --lengths 2048,4096,8192 --threads 1 --repeats 9
 table $document estimators_causal bench attention --causal --ops softmax,rfa,rfa_gate,hybrid,lara,eva --input features,qk --lengths 2048,4096,8192 \
   --threads 1 --repeats 9
 table $document estimators_backward bench attention --causal --ops softmax,rfa_gate,hybrid,lara,eva --passes backward --lengths 2048,4096,8192 --threads 1 \

@@ -64,14 +64,16 @@ apt() {
   exit 1
 }
 
-# install PACKAGE...: says in three lines what and how much, then installs it.
+# install PACKAGE...: looks up the packages, says in three lines what and how much, then installs it.
 install() {
+  echo "setup.sh: looks up packages"
   apt update
   local plan count amount what="build tools and libraries"
-  plan=$(LC_ALL=C apt-get install --no-install-recommends --assume-no "$@" 2>/dev/null || true)
+  # As root: apt-get plans nothing without its lock. --assume-no: it answers no to itself, and fails.
+  plan=$(as_root env LC_ALL=C apt-get install --no-install-recommends --assume-no "$@" 2>/dev/null || true)
   count=$(sed -n 's/.* \([0-9]*\) newly installed.*/\1/p' <<<"$plan")
   amount=$(sed -n -e 's/^Need to get \(.*\) of archives.*/\1 to download/p' \
-    -e 's/^After this operation, \(.*\) of additional.*/\1 on disk/p' <<<"$plan" | paste -sd, | sed 's/,/, /')
+    -e 's/^After this operation, \(.*\) of additional.*/\1 on disk/p' <<<"$plan" | paste -sd';' | sed 's/;/, /')
   if $tests; then what+=", test tools (--no-tests leaves them out)"; fi
   if $training; then what+=", LibTorch for training (most of it; --no-training leaves it out)"; fi
   echo "setup.sh: installs ${count:-new} packages: ${amount:-size unknown}"

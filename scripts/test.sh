@@ -87,9 +87,9 @@ tested() {
 }
 
 if $all; then
-  echo "test.sh: everything; about an hour on two cores if nothing was built before, 20 minutes if ccache has the objects"
+  echo "test.sh: everything; 25 to 55 minutes on two cores if nothing was built before, less if ccache has the objects"
 else
-  echo "test.sh: release build and all tests; about 20 minutes on two cores if nothing was built before, 6 if ccache has the objects"
+  echo "test.sh: release build and all tests; 10 to 20 minutes on two cores if nothing was built before, less if ccache has the objects"
 fi
 stage setup scripts/setup.sh || exit 1
 stage format check_format

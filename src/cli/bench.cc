@@ -127,7 +127,9 @@ void add_bench_flags(CommandLine& command, BenchOptions& options) {
   add_positive(command, "--kv-heads", shape.kv_heads, "Key/value heads, a divisor of --heads (default: --heads)");
   add_positive(command, "--head-dim", shape.head_dim, "d: size of a query or key");
   add_positive(command, "--value-dim", shape.value_dim, "dv: size of a value (default: --head-dim)");
-  add_positive(command, "--random-features", shape.random_features, "D: rows of the projection (trig: F = 2 D); causal eva: R");
+  add_positive(
+      command, "--random-features", shape.random_features,
+      "Rows D of the random projection (trig has 2 D features); causal eva: number of features that hold folded summaries");
   add_positive(command, "--samples", shape.samples,
                "lara: samples (64; causal 128); eva: chunks (64), or summaries kept (causal 256); ra: draws (1)");
   add_positive(command, "--window", shape.window, "hybrid, eva, causal lara: tokens of a window, seen exactly");

@@ -51,6 +51,7 @@ struct BenchShape {
   int64_t value_dim = 0;                // head_dim if 0, until check() fills it in
   int64_t random_features = 64;         // D; causal eva: R
   std::optional<int64_t> samples = {};  // nullopt: the default of the op, see op_options.h
+  bool draws = false;                   // bidirectional lara: forward passes draw samples, too
   int64_t window = 32;
   int64_t chunk = 8;
   MapKind map = MapKind::trig;

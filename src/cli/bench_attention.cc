@@ -92,6 +92,9 @@ Run add_bench_attention(CommandLine& command) {
   add_bench_flags(command, flags->bench);
   add_names(command, "--passes", kPasses, flags->passes, "forward, backward, forward+backward");
   command.add_switch("--causal", flags->causal, "Causal attention; rfa_gate and hybrid are always causal");
+  command.add_switch("--draws", flags->bench.shape.draws,
+                     "lara: forward passes draw samples, as in training (default: they use means, as in evaluation; causal lara "
+                     "always draws)");
   add_integers(command, "--segment", flags->segments, "Tokens per parallel segment; 0: chosen from the shape; -1: no segments");
   command.add("--plot", flags->plot, "Write PREFIX.svg and PREFIX.png: time against length (needs gnuplot)").type_name("PREFIX");
   return [flags] { run(*flags); };

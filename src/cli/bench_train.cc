@@ -76,7 +76,8 @@ Run add_bench_train(CommandLine& command) {
   add_positive(command, "--batch", shape.batch, "Sequences per batch");
   add_positive(command, "--heads", shape.heads, "Heads");
   add_positive(command, "--head-dim", shape.head_dim, "d: size of a query, key or value; models are --heads times as wide");
-  add_positive(command, "--random-features", shape.random_features, "D: rows of the projection (F = 2 D); eva: R");
+  add_positive(command, "--random-features", shape.random_features,
+               "Rows D of the random projection (2 D features); eva: number of features that hold folded summaries");
   add_positive(command, "--samples", shape.samples, "lara: samples (128); eva: summaries kept (256); ra: draws (1)");
   add_positive(command, "--window", shape.window, "window, hybrid, eva, lara: tokens of a window, seen exactly");
   add_positive(command, "--chunk", shape.chunk, "eva and lara: tokens per summary or proposal, a divisor of --window");

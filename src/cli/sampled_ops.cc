@@ -8,6 +8,8 @@ namespace {
 
 Passes lara_passes(AttentionRun& run) {
   LaraOptions options = run.place(lara_options(run.shape()));
+  // As the default of models, mean=auto: evaluation reads means, training draws.
+  options.mean = run.bench.pass == Pass::forward && !run.shape().draws;
   options.record = run.floats(lara_record_size(run.q, run.k, run.v, options));
   return {.forward = [&run, options] { lara_attention(run.q, run.k, run.v, run.out, options); },
           .backward =

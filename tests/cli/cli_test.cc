@@ -350,6 +350,14 @@ TEST_F(Cli, SoftmaxIsLeftOutOnDemandAndAboveItsLength) {
   }
 }
 
+TEST_F(Cli, LaraUsesMeansOrDrawsOnDemand) {
+  for (const std::string flags : {"", " --draws"}) {
+    const Result result = raffia("bench attention --json --ops lara --passes forward,backward,forward+backward" + flags + kTiny);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(json::parse(result.out).size(), 6);
+  }
+}
+
 TEST_F(Cli, SegmentsAreContenders) {
   const Result result = raffia("bench attention --json --ops rfa_gate --segment -1,0,8" + kTiny);
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -435,6 +443,9 @@ TEST_F(Cli, PlotWritesSvgAndPngAndNothingElse) {
   const Result result = raffia("bench attention --csv --ops softmax,rfa,rfa_gate,hybrid,lara,eva --plot \"" +
                                (plots / "time").string() + "\"" + kTiny);
   ASSERT_EQ(result.exit_code, 0) << result.err;
+  // Progress, and no warnings of gnuplot.
+  for (const std::string& line : lines_of(result.err))
+    EXPECT_TRUE(line.ends_with("% done") || line.starts_with("multiply-add peak")) << line;
   std::set<std::string> files;
   for (const auto& entry : fs::directory_iterator(plots)) files.insert(entry.path().filename());
   EXPECT_EQ(files, (std::set<std::string>{"time.png", "time.svg"}));

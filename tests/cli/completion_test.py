@@ -1,9 +1,14 @@
 """Shell completion: completion_test.py SHELL PATH/raffia. Exit code 77: there is no such shell."""
 import json
+import os
+import pty
+import re
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -78,6 +83,42 @@ class Bash(unittest.TestCase):
         self.assertEqual(self.complete("raffia", "train", "l", script=script), [])
 
 
+class Zsh(unittest.TestCase):
+    """A real zsh on a terminal of its own: a line, then Tab. Its cursor keys and colours are not what is tested."""
+
+    def complete(self, line):
+        """What the line is after Tab."""
+        with tempfile.TemporaryDirectory() as home:
+            Path(home, ".zshrc").write_text(
+                "PS1='' PS2=''; unsetopt zle_bracketed_paste prompt_cr beep; autoload -Uz compinit && compinit -u -D\n"
+                + script_of("zsh") + "\nshow() { print -r -- \"<$BUFFER>\"; BUFFER=''; zle accept-line }\nzle -N show; bindkey '^X' show\n"
+                "print ready\n")
+            ours, theirs = pty.openpty()
+            environment = {"HOME": home, "ZDOTDIR": home, "PATH": os.environ["PATH"], "TERM": "dumb", "LC_ALL": "C.UTF-8"}
+            with subprocess.Popen(["zsh", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=home, env=environment, start_new_session=True) as zsh:
+                os.close(theirs)
+                screen, deadline, typed = "", time.monotonic() + 60, False
+                while time.monotonic() < deadline:
+                    if select.select([ours], [], [], 1)[0]:
+                        screen += os.read(ours, 4096).decode()
+                    if not typed and "ready" in screen:
+                        os.write(ours, f"{line}\t\x18".encode())
+                        typed = True
+                    if found := re.search(r"<(.*?)>", screen.partition("ready")[2]):
+                        break
+                zsh.kill()
+            os.close(ours)
+        self.assertIsNotNone(found, repr(screen))
+        return found.group(1)
+
+    def test_a_real_zsh_completes(self):
+        for typed, expected in (("raffia gen", "raffia generate "), ("raffia generate --repetition-w", "raffia generate --repetition-window "),
+                                ("raffia quantize a b --type in", "raffia quantize a b --type int8 "),
+                                ("raffia bench attention --ops softmax,rfa_", "raffia bench attention --ops softmax,rfa_gate ")):
+            with self.subTest(typed):
+                self.assertEqual(self.complete(typed), expected)
+
+
 class Fish(unittest.TestCase):
     def test_a_real_fish_completes(self):
         for words, expected in (("gen", "generate"), ("generate --pro", "--prompt"), ("quantize a b --type in", "int8")):
@@ -90,4 +131,4 @@ if __name__ == "__main__":
     if shutil.which(SHELL) is None:
         print(f"{SHELL} is not installed")
         sys.exit(77)
-    unittest.main(argv=[sys.argv[0], "Completion"] + [name for name in ("Bash", "Fish") if name.lower() == SHELL], verbosity=2)
+    unittest.main(argv=[sys.argv[0], "Completion"] + [name for name in ("Bash", "Zsh", "Fish") if name.lower() == SHELL], verbosity=2)

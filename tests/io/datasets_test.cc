@@ -94,6 +94,16 @@ TEST(Compressed, ShortBeginsAreToldOnlyWhenTheyMustBe) {
   EXPECT_EQ(compression_of("\x1F", true), Compression::none);
   EXPECT_EQ(compression_of("a", false), Compression::none);  // nobody at a terminal has to type six characters
   EXPECT_EQ(compression_of("\x1F\x8B", false), Compression::gzip);
+  EXPECT_EQ(compression_of("BZh9 is a text", false), Compression::none);
+  EXPECT_EQ(compression_of("PK\n", false), Compression::none);
+}
+
+TEST(Compressed, OtherFormatsAreRefusedByName) {
+  for (const auto& [name, begin] : {std::pair("zstd", "\x28\xB5\x2F\xFD\x04"), std::pair("zip", "PK\x03\x04\x14"),
+                                    std::pair("bzip2", "BZh11AY&SY."), std::pair("bzip2", "BZh91AY&SY.")}) {
+    EXPECT_EQ(refusal<FormatError>([&, bytes = begin] { (void)decompressed(bytes, "here", 100); }),
+              std::string("here: is compressed with ") + name + ", expected gzip (.gz), xz (.xz) or no compression");
+  }
 }
 
 TEST(LabelledTexts, ColumnsAreChosen) {

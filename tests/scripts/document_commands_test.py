@@ -65,6 +65,17 @@ class Commands(unittest.TestCase):
                     seen += 1
         self.assertGreater(seen, 30)
 
+    @unittest.skipIf(help_of(("train",)) is None, "built without training")
+    def test_help_and_document_agree_on_what_is_held_out(self):
+        table = (SOURCE / "docs/training.md").read_text().partition("\n## What is held out\n")[2].partition("\n## ")[0]
+        rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", table, flags=re.MULTILINE)
+        self.assertEqual([task for task, _ in rows], subcommands(help_of(("train",))))
+        for task, held_out in rows:
+            if "--data" not in held_out:  # recall has no files
+                continue
+            words = " ".join(help_of(("train", task)).split())
+            self.assertIn(f"(default: {held_out.replace('`', '')}, which", words, task)
+
 
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])

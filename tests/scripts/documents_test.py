@@ -51,6 +51,22 @@ class Documents(unittest.TestCase):
             with self.subTest(document.name):
                 self.assertEqual(re.findall(r"^<!-- table (\w+) -->$", text, re.MULTILINE), re.findall(r"^<!-- end (\w+) -->$", text, re.MULTILINE))
 
+    def test_all_places_tell_the_same_time_of_the_tests(self):
+        for command, files in (("scripts/test.sh", ("README.md", "CONTRIBUTING.md", "scripts/test.sh")), ("--all", ("CONTRIBUTING.md", "scripts/test.sh"))):
+            told = {}
+            for name in files:
+                # The first range of minutes is that of the tests, the second that of --all; the script prints them the other way round.
+                ranges = re.findall(r"\b(\d+ to \d+) minutes", (SOURCE / name).read_text())
+                ranges = ranges[::-1] if name.endswith(".sh") else ranges
+                told[name] = ranges[0 if command == "scripts/test.sh" else 1]
+            self.assertEqual(len(set(told.values())), 1, f"{command}: {told}")
+
+    def test_exit_codes_that_versions_promise_are_those_of_the_commands(self):
+        table = (SOURCE / "docs/cli.md").read_text().partition("\n## Exit codes\n")[2].partition("\n## ")[0]
+        codes = [code for row in re.findall(r"^\| ([\d, ]+) \|", table, re.MULTILINE) for code in row.split(", ")]
+        promised = re.search(r"exit codes \((.*?)\)", (SOURCE / "VERSIONING.md").read_text()).group(1)
+        self.assertEqual(re.findall(r"\d+", promised), codes)
+
     def test_bench_fills_every_table_of_its_document(self):
         """Traced with a `table` that measures nothing."""
         script = (SOURCE / "scripts" / "bench.sh").read_text().replace("source scripts/tables.sh", 'table() { echo "$1 $2"; }').replace(

@@ -26,6 +26,16 @@ PATTERNS = [
     (r"\bwhat is if\b", "Of what can be carried, what is if not told otherwise", "the default"),
     (r"\bbuy a step\b", "that buy a step that never draws", "so that a step draws nothing"),
     (r"\bgoes? nowhere\b", "what others hold (NaN even) goes nowhere", "has no effect"),
+    (r"\bnothing to keep\b|\bhad to keep was\b", "there is nothing to keep, and the first one does", "there is no checkpoint to write yet"),
+    (r"\bfor want of\b", "for want of a model they decay by one constant gate", "there is no model, so all tokens have the same gate"),
+    (r"\bcount for the \w+'? half\b", "fewer of them count for the keys' half accordingly", "shrinks by the same factor"),
+    (r"\b(key|query|token) meets S\b", "a key meets S samples, then a query does", "each key is compared with S samples"),
+    (r"\bwaits for nothing but\b", "a step that waits for nothing but its weights", "takes no longer than reading its weights"),
+    (r"\ba line out for each line in\b", "A line out for each line in, at once", "each line of the input gives one line of output"),
+    (r"\bnames of two files begin with\b", "what the names of two files begin with", "common prefix of the two files"),
+    (r"\bcore may be with another\b", "each time a core may be with another process", "a thread that shares its core with another process"),
+    (r"\bmust be finite, but for\b", "must be finite, but for logarithms", "must be finite, with these exceptions"),
+    (r"\"the same (for|to) ", "\"The same for evaluation\"", "in a help text, say what: the line above may be another"),
 ]
 FOLDERS = ["include", "src", "examples", "fuzz", "tests", "scripts", "cmake", "docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
 SUFFIXES = {".h", ".cc", ".py", ".sh", ".cmake", ".md"}

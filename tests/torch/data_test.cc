@@ -313,6 +313,15 @@ TEST(Texts, CompressedFilesAreDecompressedForEveryTokenizer) {
   }
 }
 
+TEST(Texts, OtherCompressionsAreRefusedForEveryTokenizer) {
+  const TemporaryDirectory directory("data_test");
+  const std::string path = directory.write("a.zst", "\x28\xB5\x2F\xFD and more").string();
+  for (const char* kind : {"byte", "char", "word", "sp", "bpe", "scored"}) {
+    EXPECT_EQ(refusal<FormatError>([&] { (void)read_for(kind, path); }),
+              path + ": is compressed with zstd, expected gzip (.gz), xz (.xz) or no compression");
+  }
+}
+
 TEST(RunFiles, DeeplyNestedJsonIsAnErrorOrLeftOut) {
   const TemporaryDirectory directory("data_test");
   const std::string nested = std::string(200'000, '[') + std::string(200'000, ']');

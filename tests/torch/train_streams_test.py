@@ -2,7 +2,10 @@
 
 Usage: train_streams_test.py PATH/raffia tests/cli fuzz/corpus/picture_fuzz
 """
+import bz2
+import gzip
 import json
+import lzma
 import os
 import struct
 import subprocess
@@ -162,6 +165,39 @@ class Training(unittest.TestCase):
             done = self.run_raffia(["eval", out, "--data", self.text])
             self.assertEqual((done.returncode, done.stdout), (1, ""))
             self.assertIn(f"{options}: {said}", done.stderr)
+
+    def test_bleu_of_a_run_is_that_of_eval_on_all_pairs(self):
+        """More pairs than one would look at by hand. The last ones are longer than a segment, and unlike those before."""
+        out, pairs, valid, begin = (self.home / name for name in ("out", "pairs", "valid", "begin"))
+        words = [f"{a} {b} {c} ." for a in "abcdef" for b in "ghijkl" for c in "mnopqr"]
+        short, long = [words[i % len(words)] for i in range(2040)], " ".join("abcdefgh" * 5)
+        for prefix, sources in ((pairs, words), (valid, short + [long] * 60), (begin, short[:2000])):
+            Path(f"{prefix}.en").write_text("".join(line + "\n" for line in sources))
+            Path(f"{prefix}.de").write_text("".join(f"so {line}\n" for line in sources))
+        done = self.run_raffia(["train", "translate", "--data", pairs, "--valid", valid, "--test", valid, "--out", out, "--tokenizer", "word",
+                                "--segment", "16", "--steps", "300", "--eval-every", "300", "--lr", "0.01", *TINY, "--json"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        bleu = json.loads(done.stdout)["valid"]["bleu"]
+        self.assertGreater(bleu, 1)
+        self.assertEqual(bleu, json.loads(done.stdout)["test"]["bleu"])
+        self.assertAlmostEqual(bleu, self.records(["eval", out, "--data", valid])[0]["bleu"], places=6)
+        self.assertGreater(abs(bleu - self.records(["eval", out, "--data", begin])[0]["bleu"]), 1)
+
+    def test_compressed_data_are_evaluated_as_plain_ones(self):
+        out = self.home / "out"
+        self.assertEqual(self.run_raffia(self.lm(out)).returncode, 0)
+        plain = self.records(["eval", out, "--data", self.text])
+        for ending, module in ((".gz", gzip), (".xz", lzma)):
+            packed = Path(f"{self.text}{ending}")
+            packed.write_bytes(module.compress(self.text.read_bytes()))
+            records = self.records(["eval", out, "--data", packed])
+            self.assertEqual([r["nll"] for r in records], [r["nll"] for r in plain])
+        packed = Path(f"{self.text}.bz2")
+        packed.write_bytes(bz2.compress(self.text.read_bytes()))
+        for command in (["eval", out, "--data", packed], ["generate", out, "--prompt-file", packed]):
+            done = self.run_raffia(command)
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertIn(f"{packed}: is compressed with bzip2, expected gzip (.gz), xz (.xz) or no compression", done.stderr)
 
     def test_images_in_directories_are_learned_and_classified(self):
         data, out = self.home / "images", self.home / "out"

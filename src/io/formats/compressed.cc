@@ -15,19 +15,31 @@
 namespace raffia {
 namespace {
 
-constexpr std::string_view kGzipMagic = "\x1F\x8B";
-constexpr std::string_view kXzMagic(
-    "\xFD"
-    "7zXZ\0",
-    kBytesThatTellCompression);
+struct Format {
+  Compression compression;
+  std::string_view name;
+  std::string_view magic;
+};
+
+// bzip2: its size of blocks (1 to 9) and the first bytes of a block are part of what is compared, since "BZh" may begin a text.
+constexpr Format kFormats[] = {
+    {Compression::gzip, "gzip", "\x1F\x8B"},         {Compression::xz, "xz", std::string_view("\xFD\x37zXZ\0", 6)},
+    {Compression::zstd, "zstd", "\x28\xB5\x2F\xFD"}, {Compression::zip, "zip", "PK\x03\x04"},
+    {Compression::bzip2, "bzip2", "BZh11AY&SY"},     {Compression::bzip2, "bzip2", "BZh21AY&SY"},
+    {Compression::bzip2, "bzip2", "BZh31AY&SY"},     {Compression::bzip2, "bzip2", "BZh41AY&SY"},
+    {Compression::bzip2, "bzip2", "BZh51AY&SY"},     {Compression::bzip2, "bzip2", "BZh61AY&SY"},
+    {Compression::bzip2, "bzip2", "BZh71AY&SY"},     {Compression::bzip2, "bzip2", "BZh81AY&SY"},
+    {Compression::bzip2, "bzip2", "BZh91AY&SY"},
+};
 constexpr size_t kPiece = size_t{1} << 20;
 
 }  // namespace
 
 std::optional<Compression> compression_of(std::string_view first_bytes, bool at_end) {
-  if (first_bytes.starts_with(kGzipMagic)) return Compression::gzip;
-  if (first_bytes.starts_with(kXzMagic)) return Compression::xz;
-  if (!at_end && (kGzipMagic.starts_with(first_bytes) || kXzMagic.starts_with(first_bytes))) return {};
+  for (const Format& format : kFormats) {
+    if (first_bytes.starts_with(format.magic)) return format.compression;
+    if (!at_end && format.magic.starts_with(first_bytes)) return {};
+  }
   return Compression::none;
 }
 
@@ -125,8 +137,15 @@ class Decompressor::Xz : public Stream {
 
 Decompressor::Decompressor(Compression compression, std::string where) {
   require(compression != Compression::none, "Decompressor: {} is not compressed", where);
-  if (compression == Compression::gzip) stream_ = std::make_unique<Gzip>(std::move(where));
-  if (compression == Compression::xz) stream_ = std::make_unique<Xz>(std::move(where));
+  if (compression == Compression::gzip) {
+    stream_ = std::make_unique<Gzip>(std::move(where));
+  } else if (compression == Compression::xz) {
+    stream_ = std::make_unique<Xz>(std::move(where));
+  } else {
+    const auto* format = std::ranges::find(kFormats, compression, &Format::compression);
+    throw FormatError(
+        fmt::format("{}: is compressed with {}, expected gzip (.gz), xz (.xz) or no compression", where, format->name));
+  }
 }
 
 Decompressor::~Decompressor() = default;

@@ -1,4 +1,4 @@
-// Compressed data: gzip and xz, recognised by their first bytes.
+// Compressed data, recognised by their first bytes: gzip and xz are decompressed, others are refused by name.
 #ifndef RAFFIA_IO_FORMATS_COMPRESSED_H_
 #define RAFFIA_IO_FORMATS_COMPRESSED_H_
 
@@ -11,17 +11,18 @@
 
 namespace raffia {
 
-enum class Compression : uint8_t { none, gzip, xz };
+enum class Compression : uint8_t { none, gzip, xz, bzip2, zip, zstd };
 
 // From the first bytes of the data. Nullopt: more bytes are needed; never at the end of the data (`at_end`).
 std::optional<Compression> compression_of(std::string_view first_bytes, bool at_end);
-constexpr size_t kBytesThatTellCompression = 6;  // are enough
+constexpr size_t kBytesThatTellCompression = 10;  // are enough
 
 // Decompresses in constant memory. Several compressed streams in a row are concatenated.
 // Throws FormatError, which begins with `where`, for damaged or truncated data.
 class Decompressor {
  public:
-  Decompressor(Compression compression, std::string where);  // gzip or xz
+  // Throws FormatError for formats other than gzip and xz: models of bytes would learn them as they are.
+  Decompressor(Compression compression, std::string where);
   ~Decompressor();
   Decompressor(const Decompressor&) = delete;
   Decompressor& operator=(const Decompressor&) = delete;
@@ -37,8 +38,8 @@ class Decompressor {
   std::unique_ptr<Stream> stream_;
 };
 
-// The decompressed bytes; bytes of neither format are returned unchanged. Throws FormatError for data that are damaged,
-// truncated, or larger than `limit` bytes when decompressed.
+// The decompressed bytes; bytes that are not compressed are returned unchanged. Throws FormatError for formats other than gzip
+// and xz, and for data that are damaged, truncated, or larger than `limit` bytes when decompressed.
 std::string decompressed(std::string bytes, std::string_view where, uint64_t limit);
 
 }  // namespace raffia

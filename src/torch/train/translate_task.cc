@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,8 +26,6 @@ namespace {
 namespace F = torch::nn::functional;
 
 constexpr int64_t kPart = 32;  // pairs scored at once
-// Sentences that evaluations during a run translate: enough for the usual files, without taking longer than the steps.
-constexpr size_t kMostForBleu = 2000;
 
 class TranslateTask : public TrainingTask {
  public:
@@ -90,10 +87,8 @@ class TranslateTask : public TrainingTask {
     return loss_of(batch, smoothing_);
   }
 
-  Metrics evaluate(const OnProgress& progress) override { return score(valid_, kMostForBleu, progress); }
-  Metrics test(const OnProgress& progress) override {
-    return test_.batches ? score(test_, test_.text.sources.size(), progress) : Metrics{};
-  }
+  Metrics evaluate(const OnProgress& progress) override { return score(valid_, progress); }
+  Metrics test(const OnProgress& progress) override { return test_.batches ? score(test_, progress) : Metrics{}; }
 
  private:
   struct Scored {
@@ -136,20 +131,19 @@ class TranslateTask : public TrainingTask {
             .tokens = batch.source.numel() + batch.target.numel()};
   }
 
-  // Likelihood of all pairs, BLEU of the first `sentences`.
-  Metrics score(const Scored& data, size_t sentences, const OnProgress& progress) {
+  // BLEU is that of all pairs, as `raffia eval` prints it.
+  Metrics score(const Scored& data, const OnProgress& progress) {
     const EvaluationMode evaluation(*model_);
     NllScore nll;
     for (int64_t begin = 0; begin < data.batches->size(); begin += kPart) {
       const LossSum part = loss_of(data.batches->range(begin, std::min(data.batches->size(), begin + kPart)), 0);
       nll += {.nll = part.sum.item<double>(), .tokens = part.count};
     }
-    const Sequences sources =
-        encode_all(*tokenizer_, std::span(data.text.sources).first(std::min(sentences, data.text.sources.size())));
+    const Sequences sources = encode_all(*tokenizer_, data.text.sources);
     std::vector<std::string> translations;
     for (const auto& ids : translate_greedily(*model_, sources, {.progress = progress}))
       translations.push_back(tokenizer_->decode(ids));
-    const Bleu bleu = corpus_bleu(translations, std::span(data.text.targets).first(translations.size()));
+    const Bleu bleu = corpus_bleu(translations, data.text.targets);
     return {{"nll", nll.per_token()}, {"perplexity", nll.perplexity()}, {"bleu", bleu.score}};
   }
 
