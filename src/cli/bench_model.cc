@@ -30,7 +30,7 @@ ModelConfig config_of(const BenchShape& shape, const ModelShape& model, TrainOp 
 using OptionalTensor = c10::optional<Tensor>;
 
 Tensor softmax_of_torch(const Tensor& q, const Tensor& k, const Tensor& v, bool, int64_t, int64_t, c10::optional<double>,
-                        const OptionalTensor&, const OptionalTensor&) {
+                        const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&) {
   return plain_softmax(q, k, v);
 }
 
@@ -38,7 +38,7 @@ Tensor softmax_of_torch(const Tensor& q, const Tensor& k, const Tensor& v, bool,
 std::tuple<Tensor, Tensor, Tensor> rfa_gate_of_torch(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits,
                                                      std::string, const OptionalTensor& draws, const OptionalTensor& sigma,
                                                      const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-                                                     c10::optional<double>) {
+                                                     c10::optional<double>, const OptionalTensor&) {
   return {plain_gated(q, k, v, gate_logits, *draws, *sigma), at::empty({0}), at::zeros({2}, at::kLong)};
 }
 

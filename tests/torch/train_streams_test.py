@@ -49,6 +49,16 @@ class Training(unittest.TestCase):
         command = ["sh", "-c", line, RAFFIA, *map(str, arguments)]
         return subprocess.run(command, text=True, errors="surrogateescape", timeout=300, **streams)
 
+    def test_whole_models_are_measured_with_every_contender(self):
+        ops = ["softmax", "torch_softmax", "window", "rfa", "rfa_gate", "torch_chunked", "hybrid", "lara", "ra", "eva"]
+        for what in ("layer", "model"):
+            run = self.run_raffia(["bench", "train", "--what", what, "--ops", ",".join(ops), "--lengths", "64", "--heads", "2",
+                                   "--head-dim", "8", "--layers", "1", "--vocabulary", "32", "--repeats", "1", "--json"])
+            self.assertEqual(run.returncode, 0, run.stderr)
+            records = json.loads(run.stdout)
+            self.assertEqual([record["op"] for record in records], ops)
+            self.assertTrue(all(record["seconds"] > 0 for record in records))
+
     def test_a_new_run_leaves_busy_cores_alone_and_keeps_its_number_of_threads(self):
         cores = len(os.sched_getaffinity(0))
         if cores < 2:
