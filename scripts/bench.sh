@@ -22,8 +22,7 @@ table $document forward bench attention --causal --ops softmax,rfa,rfa_gate --in
 table $document backward bench attention --causal --ops softmax,rfa,rfa_gate --passes forward,backward,forward+backward --input features,qk \
   --lengths 512,2048,8192 --threads 1 --repeats 9
 table $document bidirectional bench attention --ops softmax,rfa --input features,qk --lengths 2048,8192 --threads 1,2 --repeats 9
-table $document estimators bench attention --ops softmax,rfa,lara,eva --passes forward,backward --lengths 2048,4096,8192 --threads 1 --repeats 9
-table $document estimators_draws bench attention --ops softmax,lara --draws --lengths 2048,4096,8192 --threads 1 --repeats 9
+table $document estimators bench attention --ops softmax,rfa,lara,lara:mean=false,eva --passes forward,backward --lengths 2048,4096,8192 --threads 1 --repeats 9
 table $document estimators_causal bench attention --causal --ops softmax,rfa,rfa_gate,hybrid,lara,eva --input features,qk --lengths 2048,4096,8192 \
   --threads 1 --repeats 9
 table $document estimators_backward bench attention --causal --ops softmax,rfa_gate,hybrid,lara,eva --passes backward --lengths 2048,4096,8192 --threads 1 \
@@ -36,5 +35,5 @@ table $document estimators_decode bench step --ops softmax,rfa_gate,hybrid,lara,
 table $document crossover bench attention --causal --ops softmax,rfa,rfa_gate --lengths 64,128,256,512,1024,2048,4096,8192 --threads 1 --repeats 9 \
   --plot docs/img/crossover
 table $document train_layer bench train --what layer --ops softmax,torch_softmax,rfa_gate,torch_chunked --lengths 512,1024,2048,4096,8192 --threads 1 --repeats 3 --torch-max-length 4096
-table $document train_layer_estimators bench train --what layer --ops softmax,window,rfa,rfa_gate,hybrid,lara,ra,eva --lengths 512,2048 --threads 1 --repeats 2
+table $document train_layer_estimators bench train --what layer --ops softmax,window:before=1,rfa,rfa_gate,hybrid,lara,ra,eva --lengths 512,2048 --threads 1 --repeats 2
 table $document train_model bench train --what model --ops softmax,torch_softmax,rfa_gate --lengths 4096 --threads 2 --repeats 1

@@ -44,6 +44,5 @@ table $choosing error-whole approx --data walk --scale 1 --length 4096 --estimat
 table $choosing error approx --causal --data walk --scale 1 --length 2048 --estimator window --estimator hybrid:samples=64 --estimator eva:samples=64 \
   --estimator lara:samples=128 --seeds 5 --threads 1
 table $choosing time bench attention --causal --ops softmax,rfa_gate,hybrid,eva,lara --lengths 2048,8192 --threads 1 --repeats 7
-table $choosing bidirectional bench attention --ops softmax,rfa,lara,eva --lengths 2048,8192 --threads 1 --repeats 7
-table $choosing bidirectional-draws bench attention --ops softmax,lara --draws --lengths 2048,8192 --threads 1 --repeats 7
+table $choosing bidirectional bench attention --ops softmax,rfa,lara,lara:mean=false,eva --lengths 2048,8192 --threads 1 --repeats 7
 table $choosing step bench step --ops softmax,rfa_gate,hybrid,eva,lara --lengths 2048,8192,32768 --threads 1 --repeats 7

@@ -74,6 +74,7 @@ struct EstimatorTraits {
   bool fades = false;                 // .. and the influence of old tokens decays or ends
   bool carried_by_default = false;    // training carries its memory from segment to segment if not told otherwise
   bool wants_positions = true;        // models have rotary positions if not told otherwise
+  bool has_segments = false;          // a long sequence can be computed in parallel segments
   bool splits_sequences = false;      // training can split a sequence over processes
   double span_min = 0, span_max = 0;  // of gates: initial spans 1 / (1 - g), geometric over the heads
 };
@@ -107,6 +108,7 @@ struct AttendOptions {
   bool causal = false;
   std::optional<float> scale = {};  // of logits; default: 1 / sqrt(D). Maps have their own scale
   Layout layout = {};
+  int64_t segment = 0;  // tokens per parallel segment, where the estimator has segments: see AttentionOptions
   int threads = 0;
   Executor* executor = nullptr;
 };

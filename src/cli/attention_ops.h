@@ -1,19 +1,20 @@
-// All attention ops behind one interface, for timing.
+// Attention over whole sequences with any estimator, for timing.
 #ifndef RAFFIA_CLI_ATTENTION_OPS_H_
 #define RAFFIA_CLI_ATTENTION_OPS_H_
 
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cli/arrays.h"
 #include "cli/bench.h"
-#include "cli/op_options.h"
-#include "raffia/lara.h"
+#include "raffia/estimator.h"
 #include "raffia/threads.h"
 
 namespace raffia::cli {
@@ -33,8 +34,11 @@ class AttentionInputs {
   const BenchShape& shape() const { return shape_; }
   int64_t length() const { return length_; }
 
-  const Array4& q(OpInput input);
-  const Array4& k(OpInput input);
+  const Array4& q() { return x(q_, shape_.heads, kQuery); }
+  const Array4& k() { return x(k_, shape_.kv_heads, kKey); }
+  // phi(q) and phi(k) of the map of an estimator.
+  const Array4& phi_q(const Estimator& estimator) { return phi(phi_q_, estimator, shape_.heads, kQuery); }
+  const Array4& phi_k(const Estimator& estimator) { return phi(phi_k_, estimator, shape_.kv_heads, kKey); }
   const Array4& v();
   const Array4& gate_logits();
   const Array4& dout();
@@ -43,52 +47,50 @@ class AttentionInputs {
   Array4 make(int64_t heads, int64_t dim) const;
 
  private:
+  enum DrawnInput : uint32_t { kQuery, kKey, kValue, kGate, kOutGradient };
+  using Features = std::map<std::string, Array4>;  // by estimator
+
   Array4 random(int64_t heads, int64_t dim, uint32_t stream, float low, float high) const;
-  Array4 features(int64_t heads, uint32_t stream) const;
+  const Array4& x(std::optional<Array4>& made, int64_t heads, DrawnInput which);
+  const Array4& phi(Features& made, const Estimator& estimator, int64_t heads, DrawnInput which);
 
   BenchShape shape_;
   int64_t length_;
-  std::optional<Array4> q_, k_, phi_q_, phi_k_, v_, gate_logits_, dout_, out_;
+  std::optional<Array4> q_, k_, v_, gate_logits_, dout_, out_;
+  Features phi_q_, phi_k_;
 };
 
-// Inputs and outputs of one case. Gradients, `dout` and extra memory exist only if it has a backward pass.
+// Inputs and outputs of one case. Gradients, `dout` and a record exist only if it has a backward pass.
 class AttentionRun {
  public:
   AttentionRun(const AttentionCase& bench, const std::shared_ptr<AttentionInputs>& inputs, Executor& executor);
 
-  const AttentionCase bench;
-  const std::shared_ptr<AttentionInputs> inputs;
-  View4 q, k, v, dout;  // q and k are features if the op reads only these
-  MutView4 out;
-  QkvGradients gradients;
-
-  const BenchShape& shape() const { return inputs->shape(); }
-  bool goes_backward() const { return bench.pass != Pass::forward; }
-
-  template <typename Options>
-  Options place(const Options& options) const {
-    return placed(options, bench.threads, executor_);
-  }
-
-  // Memory that lives as long as the run: gradients, records, gradients of parameters. Absent without a backward pass.
-  MutView4 array(int64_t heads, int64_t dim);
-  std::span<float> floats(int64_t count);
+  void run();
 
  private:
-  Executor& executor_;
+  bool goes_backward() const { return bench_.pass != Pass::forward; }
+  void prepare_inputs();
+  void prepare_backward();
+  void forward();
+  void backward();
+  MutView4 array(int64_t heads, int64_t dim);  // memory that lives as long as the run
+  std::span<float> floats(int64_t count);      // the same
+
+  const AttentionCase bench_;
+  const Estimator estimator_;
+  const EstimatorTraits traits_;
+  const std::shared_ptr<AttentionInputs> arrays_of_length_;
+  std::optional<FeatureMap> map_;
+  std::optional<Memory> memory_;  // a State is carried from run to run: larger values in it cost no time
+  AttendInputs inputs_;
+  AttendOptions options_;
+  MutView4 out_;
+  View4 dout_;
+  AttendGradients gradients_;
+  std::span<float> record_;
   std::deque<Array4> arrays_;
   std::deque<std::vector<float>> floats_;
 };
-
-// The two passes of a run; the run must outlive them.
-struct Passes {
-  std::function<void()> forward, backward;
-};
-
-Passes softmax_passes(AttentionRun& run);
-Passes linear_passes(AttentionRun& run);  // rfa, rfa_gate
-Passes hybrid_passes(AttentionRun& run);
-Passes sampled_passes(AttentionRun& run);  // lara, ra, eva
 
 // Allocates the outputs of the case and returns one run of it.
 std::function<void()> prepare_attention(const AttentionCase& bench, const std::shared_ptr<AttentionInputs>& inputs,

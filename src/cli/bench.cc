@@ -12,7 +12,9 @@
 #include "cli/machine.h"
 #include "cli/machine_probe.h"
 #include "cli/shared/command.h"
+#include "cli/shared/estimator_flags.h"
 #include "cli/shared/progress.h"
+#include "core/message.h"
 #include "raffia/error.h"
 
 namespace raffia::cli {
@@ -26,14 +28,14 @@ constexpr Named<ArrayLayout> kLayouts[] = {{"bthd", ArrayLayout::bthd}, {"bhtd",
 constexpr Named<Isa> kIsas[] = {
     {"scalar", Isa::scalar}, {"neon", Isa::neon}, {"sse4", Isa::sse4}, {"avx2", Isa::avx2}, {"avx512", Isa::avx512}};
 
-FeatureMap random_relu_map(const BenchShape& shape) {
-  const Extents<3> weight_shape{shape.kv_heads, shape.random_features, shape.head_dim};
-  const auto rows = static_cast<size_t>(shape.kv_heads * shape.random_features);
+FeatureMap random_relu_map(const BenchShape& shape, int64_t features) {
+  const Extents<3> weight_shape{shape.kv_heads, features, shape.head_dim};
+  const auto rows = static_cast<size_t>(shape.kv_heads * features);
   std::vector<float> weight(rows * static_cast<size_t>(shape.head_dim)), bias(rows);
   RandomStream random({.seed = shape.seed, .draw = 1});
   const auto scale = 1.0 / std::sqrt(static_cast<double>(shape.head_dim));
   for (float& w : weight) w = static_cast<float>(scale * random.next_normal());
-  return FeatureMap::relu({weight.data(), weight_shape}, {bias.data(), {shape.kv_heads, shape.random_features}});
+  return FeatureMap::relu({weight.data(), weight_shape}, {bias.data(), {shape.kv_heads, features}});
 }
 
 // One run of each case in a child process. The result is accurate only while this process is small and has no threads.
@@ -119,7 +121,9 @@ double total_work(const std::vector<BenchGroup>& groups, int64_t repeats) {
 
 void add_bench_flags(CommandLine& command, BenchOptions& options) {
   BenchShape& shape = options.shape;
-  add_names(command, "--ops", kOps, options.ops, "Contenders: softmax, rfa, rfa_gate, hybrid, lara, ra, eva");
+  add_estimators(
+      command, "--ops", options.ops,
+      fmt::format("Estimators to compare, with settings as in raffia approx (lara:samples=64): {}", names_of_estimators()));
   add_names(command, "--input", kInputs, options.inputs, "features: phi(q) and phi(k) are given; qk: the op computes the map");
   add_positives(command, "--lengths", options.lengths, "Tokens of a sequence");
   add_positive(command, "--batch", shape.batch, "Sequences per batch");
@@ -131,7 +135,8 @@ void add_bench_flags(CommandLine& command, BenchOptions& options) {
       command, "--random-features", shape.random_features,
       "Rows D of the random projection (trig has 2 D features); causal eva: number of features that hold folded summaries");
   add_positive(command, "--samples", shape.samples,
-               "lara: samples (64; causal 128); eva: chunks (64), or summaries kept (causal 256); ra: draws (1)");
+               "Samples of estimators without a map. lara: samples (64; causal 128); eva: chunks (64), or summaries kept (causal "
+               "256); ra: draws (1)");
   add_positive(command, "--window", shape.window, "hybrid, eva, causal lara: tokens of a window, seen exactly");
   add_positive(command, "--chunk", shape.chunk, "causal eva and lara: tokens per summary or proposal, a divisor of --window");
   add_name(command, "--map", kMaps, shape.map, "Feature map: trig, arccos, positive, positive2, elu, relu");
@@ -157,7 +162,7 @@ void check(BenchOptions& options) {
   if (shape.heads % shape.kv_heads != 0) {
     throw UsageError(fmt::format("--kv-heads: {} does not divide --heads {}", shape.kv_heads, shape.heads));
   }
-  if (options.no_softmax && options.ops == std::vector<Op>{Op::softmax}) {
+  if (options.no_softmax && options.ops == std::vector<std::string>{std::string(kSoftmax)}) {
     throw UsageError("--no-softmax with --ops softmax: there is nothing to measure");
   }
   if (options.isa) {
@@ -171,26 +176,58 @@ void check(BenchOptions& options) {
   }
 }
 
-FeatureMap make_map(const BenchShape& shape, OpInput input) {
-  const auto map = [&shape] {
-    if (shape.map == MapKind::elu) return FeatureMap::elu(shape.head_dim, shape.kv_heads);
-    if (shape.map == MapKind::relu) return random_relu_map(shape);
-    return FeatureMap::random(
-        shape.map, {.dim = shape.head_dim, .count = shape.random_features, .heads = shape.kv_heads, .seed = shape.seed});
-  }();
+OpForm form_of(const BenchShape& shape, const std::string& spec, OpInput input, bool causal) {
+  const Estimator defaults{
+      .map = shape.map, .window = shape.window, .chunk = shape.chunk, .features = shape.random_features, .seed = shape.seed};
+  OpForm form{.name = spec, .estimator = parse_estimator_of("--ops", spec, defaults), .input = input, .causal = causal};
+  Estimator& estimator = form.estimator;
+  const EstimatorTraits traits = form.traits();
+  if (causal ? !traits.causal : !traits.bidirectional) {
+    throw UsageError(causal ? fmt::format("--causal: {} has no causal form", spec) : fmt::format("--ops: {} is causal", spec));
+  }
+  if (!estimator.samples && traits.has_map) estimator.samples = shape.random_features;
+  if (!estimator.samples && traits.has_samples) estimator.samples = shape.samples;
+  estimator = module_of(estimator).used(estimator, causal);
+  if (causal && traits.has_memory) {
+    const std::optional<FeatureMap> map = traits.has_map ? std::optional(make_map(shape, estimator, OpInput::qk)) : std::nullopt;
+    try {
+      (void)memory_bytes(estimator, memory_sizes(shape, map ? &*map : nullptr, false), 1);
+    } catch (const InvalidArgument& error) {
+      const std::string said = error.what();  // after the name of a function
+      throw UsageError(fmt::format("--ops: {} cannot run with these settings (see --window, --chunk, --samples): {}", spec,
+                                   said.substr(said.find(": ") + 2)));
+    }
+  }
+  return form;
+}
+
+FeatureMap make_map(const BenchShape& shape, const Estimator& estimator, OpInput input) {
+  const FeatureMap map = estimator.map == MapKind::relu
+                             ? random_relu_map(shape, estimator.samples.value_or(shape.random_features))
+                             : estimator.make_map(shape.head_dim, shape.kv_heads);
   return input == OpInput::qk ? map : FeatureMap::identity(map.features(), shape.kv_heads);
+}
+
+MemorySizes memory_sizes(const BenchShape& shape, const FeatureMap* map, bool has_far) {
+  return {.batch = shape.batch,
+          .query_heads = shape.heads,
+          .heads = shape.kv_heads,
+          .dim = shape.head_dim,
+          .value_dim = shape.value_dim,
+          .map = map,
+          .has_far = has_far};
 }
 
 bool measures_softmax(const BenchOptions& options, int64_t length) {
   return !options.no_softmax && length <= options.softmax_max_length;
 }
 
-bool asks_for(const BenchOptions& options, Op op) {
-  return std::find(options.ops.begin(), options.ops.end(), op) != options.ops.end();
+bool asks_for_softmax(const BenchOptions& options) {
+  return std::find(options.ops.begin(), options.ops.end(), kSoftmax) != options.ops.end();
 }
 
-std::vector<OpInput> inputs_of(const BenchOptions& options, Op op) {
-  return has_map(op) ? options.inputs : std::vector<OpInput>{OpInput::qk};
+std::vector<OpInput> inputs_of(const BenchOptions& options, const std::string& spec) {
+  return traits_of(parse_estimator_of("--ops", spec)).has_map ? options.inputs : std::vector<OpInput>{OpInput::qk};
 }
 
 std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions& options) {

@@ -6,41 +6,39 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cli/arrays.h"
 #include "cli/records.h"
 #include "cli/shared/flags.h"
+#include "estimators/work.h"
+#include "raffia/estimator.h"
 #include "raffia/features.h"
 #include "raffia/isa.h"
 #include "raffia/threads.h"
 
 namespace raffia::cli {
 
-enum class Op : uint8_t { softmax, rfa, rfa_gate, hybrid, lara, ra, eva };
 enum class OpInput : uint8_t {
   features,  // phi(q) and phi(k) are given
   qk,        // the map is part of the op
 };
-
-inline constexpr Named<Op> kOps[] = {{"softmax", Op::softmax}, {"rfa", Op::rfa},   {"rfa_gate", Op::rfa_gate},
-                                     {"hybrid", Op::hybrid},   {"lara", Op::lara}, {"ra", Op::ra},
-                                     {"eva", Op::eva}};
 inline constexpr Named<OpInput> kInputs[] = {{"features", OpInput::features}, {"qk", OpInput::qk}};
-
-enum class Pass : uint8_t { forward, backward, forward_backward };
 
 inline constexpr Named<Pass> kPasses[] = {
     {"forward", Pass::forward}, {"backward", Pass::backward}, {"forward+backward", Pass::forward_backward}};
 
-// Ops with random features of queries and keys; the others read q and k and ignore --input.
-constexpr bool has_map(Op op) { return op == Op::rfa || op == Op::rfa_gate || op == Op::hybrid; }
+inline constexpr std::string_view kSoftmax = "softmax";  // what all others are compared with
 
-// One of several things that an op can do.
+// One of several things that an estimator can do.
 struct OpForm {
-  Op op = Op::softmax;
+  std::string name = std::string(kSoftmax);  // as the user wrote it
+  Estimator estimator = {};
   OpInput input = OpInput::qk;
   bool causal = false;
+
+  EstimatorTraits traits() const { return traits_of(estimator); }
 };
 
 struct BenchShape {
@@ -50,8 +48,7 @@ struct BenchShape {
   int64_t head_dim = 64;
   int64_t value_dim = 0;                // head_dim if 0, until check() fills it in
   int64_t random_features = 64;         // D; causal eva: R
-  std::optional<int64_t> samples = {};  // nullopt: the default of the op, see op_options.h
-  bool draws = false;                   // bidirectional lara: forward passes draw samples, too
+  std::optional<int64_t> samples = {};  // of estimators without a map and without samples=N; nullopt: their default
   int64_t window = 32;
   int64_t chunk = 8;
   MapKind map = MapKind::trig;
@@ -62,7 +59,7 @@ struct BenchShape {
 
 struct BenchOptions {
   BenchShape shape;
-  std::vector<Op> ops;
+  std::vector<std::string> ops;  // estimators
   std::vector<OpInput> inputs = {OpInput::qk};
   std::vector<int64_t> lengths;
   std::vector<int64_t> threads = {1};
@@ -79,8 +76,18 @@ void add_bench_flags(CommandLine& command, BenchOptions& options);
 // Throws UsageError if flags contradict each other, and limits the ISA.
 void check(BenchOptions& options);
 
-// The map of --map; with `input` features, the identity on its features.
-FeatureMap make_map(const BenchShape& shape, OpInput input);
+// The estimator of `spec`, with the flags in place of settings that it does not name. Throws UsageError if it cannot run so.
+OpForm form_of(const BenchShape& shape, const std::string& spec, OpInput input, bool causal);
+
+// The map of an estimator; with `input` features, the identity on its features.
+FeatureMap make_map(const BenchShape& shape, const Estimator& estimator, OpInput input);
+MemorySizes memory_sizes(const BenchShape& shape, const FeatureMap* map, bool has_far);
+
+// The fields of a record that follow from the flags.
+Record describe(const BenchShape& shape, const OpForm& form, int64_t length, int64_t threads);
+// See estimators/work.h.
+double attention_flops(const BenchShape& shape, const OpForm& form, Pass pass, int64_t length);
+double step_flops(const BenchShape& shape, const OpForm& form, int64_t depth);
 
 // One contender at one shape.
 struct BenchCase {
@@ -101,10 +108,10 @@ struct BenchGroup {
 
 // Whether softmax runs at this length, printed or not.
 bool measures_softmax(const BenchOptions& options, int64_t length);
-bool asks_for(const BenchOptions& options, Op op);
+bool asks_for_softmax(const BenchOptions& options);
 
-// The inputs that each op runs with: softmax and the sampling ops have no map and run once for any --input.
-std::vector<OpInput> inputs_of(const BenchOptions& options, Op op);
+// The inputs that an estimator runs with: those without a map run once for any --input.
+std::vector<OpInput> inputs_of(const BenchOptions& options, const std::string& spec);
 
 // Measures memory, then time, and prints the records on stdout. Returns what was printed.
 std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions& options);

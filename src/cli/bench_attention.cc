@@ -6,8 +6,6 @@
 
 #include "cli/attention_ops.h"
 #include "cli/bench.h"
-#include "cli/op_facts.h"
-#include "cli/op_options.h"
 #include "cli/shared/command.h"
 #include "cli/shared/gnuplot.h"
 #include "cli/shared/plot.h"
@@ -16,38 +14,48 @@ namespace raffia::cli {
 namespace {
 
 struct AttentionBenchFlags {
-  BenchOptions bench = {.ops = {Op::softmax, Op::rfa, Op::rfa_gate}, .lengths = {512, 2048, 8192}, .softmax_max_length = 16384};
+  BenchOptions bench = {.ops = {"softmax", "rfa", "rfa_gate"}, .lengths = {512, 2048, 8192}, .softmax_max_length = 16384};
   std::vector<Pass> passes = {Pass::forward};
   bool causal = false;
   std::vector<int64_t> segments = {0};
   std::string plot;
 };
 
-bool is_causal(const AttentionBenchFlags& flags, Op op) { return flags.causal || op == Op::rfa_gate || op == Op::hybrid; }
+// Estimators that have no other form are always causal.
+bool is_causal(const AttentionBenchFlags& flags, const std::string& spec) {
+  return flags.causal || !traits_of(parse_estimator(spec)).bidirectional;
+}
 
-bool has_segments(Op op) { return op == Op::rfa || op == Op::rfa_gate; }
+// A pass of training draws samples where `mean` is not set, as training does.
+OpForm form_for(const AttentionBenchFlags& flags, const std::string& spec, OpInput input, Pass pass) {
+  OpForm form = form_of(flags.bench.shape, spec, input, is_causal(flags, spec));
+  if (pass != Pass::forward && !form.estimator.mean) form.estimator.mean = false;
+  return form;
+}
 
 // Everything to run at one length: softmax in each form that another op is compared with, then the ops.
 std::vector<AttentionCase> cases_at(const AttentionBenchFlags& flags, int64_t length) {
   std::vector<AttentionCase> cases;
   const bool with_softmax = measures_softmax(flags.bench, length);
+  const std::vector<std::string>& ops = flags.bench.ops;
   for (const int64_t threads : flags.bench.threads) {
     for (const Pass pass : flags.passes) {
       const AttentionCase base = {.pass = pass, .threads = static_cast<int>(threads)};
       for (const bool causal : {false, true}) {
         const bool is_needed =
-            std::any_of(flags.bench.ops.begin(), flags.bench.ops.end(), [&](Op op) { return is_causal(flags, op) == causal; });
+            std::any_of(ops.begin(), ops.end(), [&](const std::string& op) { return is_causal(flags, op) == causal; });
         if (!with_softmax || !is_needed) continue;
         AttentionCase softmax = base;
         softmax.form.causal = causal;
         cases.push_back(softmax);
       }
-      for (const Op op : flags.bench.ops) {
-        if (op == Op::softmax) continue;
+      for (const std::string& op : ops) {
+        if (op == kSoftmax) continue;
         for (const OpInput input : inputs_of(flags.bench, op)) {
-          for (const int64_t segment : has_segments(op) ? flags.segments : std::vector<int64_t>{0}) {
+          const OpForm form = form_for(flags, op, input, pass);
+          for (const int64_t segment : form.traits().has_segments ? flags.segments : std::vector<int64_t>{0}) {
             AttentionCase other = base;
-            other.form = {.op = op, .input = input, .causal = is_causal(flags, op)};
+            other.form = form;
             other.segment = segment;
             cases.push_back(other);
           }
@@ -65,11 +73,11 @@ BenchGroup group_at(const AttentionBenchFlags& flags, int64_t length) {
   for (const AttentionCase& bench : cases_at(flags, length)) {
     Record record = describe(shape, bench.form, length, bench.threads);
     record.pass = std::string(name_in(kPasses, bench.pass));
-    if (has_segments(bench.form.op)) record.segment = bench.segment;
+    if (bench.form.traits().has_segments) record.segment = bench.segment;
     group.cases.push_back(
         {.record = std::move(record),
          .flops = attention_flops(shape, bench.form, bench.pass, length),
-         .is_printed = asks_for(flags.bench, bench.form.op),
+         .is_printed = bench.form.name != kSoftmax || asks_for_softmax(flags.bench),
          .prepare = [bench, inputs](Executor& executor) { return prepare_attention(bench, inputs, executor); }});
   }
   return group;
@@ -77,7 +85,7 @@ BenchGroup group_at(const AttentionBenchFlags& flags, int64_t length) {
 
 void run(AttentionBenchFlags& flags) {
   check(flags.bench);
-  for (const Op op : flags.bench.ops) check_form(flags.bench.shape, {.op = op, .causal = is_causal(flags, op)});
+  for (const std::string& op : flags.bench.ops) (void)form_for(flags, op, OpInput::qk, Pass::forward);
   if (!flags.plot.empty()) require_gnuplot("--plot");
   std::vector<BenchGroup> groups;
   for (const int64_t length : flags.bench.lengths) groups.push_back(group_at(flags, length));
@@ -91,10 +99,7 @@ Run add_bench_attention(CommandLine& command) {
   const auto flags = std::make_shared<AttentionBenchFlags>();
   add_bench_flags(command, flags->bench);
   add_names(command, "--passes", kPasses, flags->passes, "forward, backward, forward+backward");
-  command.add_switch("--causal", flags->causal, "Causal attention; rfa_gate and hybrid are always causal");
-  command.add_switch("--draws", flags->bench.shape.draws,
-                     "lara: forward passes draw samples, as in training (default: they use means, as in evaluation; causal lara "
-                     "always draws)");
+  command.add_switch("--causal", flags->causal, "Causal attention; estimators without another form are always causal");
   add_integers(command, "--segment", flags->segments, "Tokens per parallel segment; 0: chosen from the shape; -1: no segments");
   command.add("--plot", flags->plot, "Write PREFIX.svg and PREFIX.png: time against length (needs gnuplot)").type_name("PREFIX");
   return [flags] { run(*flags); };

@@ -18,13 +18,19 @@ namespace {
 
 using at::Tensor;
 
-ModelConfig config_of(const BenchShape& shape, const ModelShape& model, TrainOp op) {
+// Models choose the streams of their layers themselves.
+Estimator plain_seed(Estimator estimator) {
+  estimator.seed = 0;
+  return estimator;
+}
+
+ModelConfig config_of(const BenchShape& shape, const ModelShape& model, const TrainOp& op) {
   return {.task = Task::lm,
           .vocabulary = model.vocabulary,
           .width = shape.heads * shape.head_dim,
           .heads = shape.heads,
           .layers = model.layers,
-          .estimators = {estimator_of(shape, op)}};
+          .estimators = {plain_seed(op.form.estimator)}};
 }
 
 using OptionalTensor = c10::optional<Tensor>;
@@ -64,8 +70,8 @@ class Models {
   const BenchShape& shape() const { return shape_; }
   const ModelShape& model() const { return model_; }
 
-  nn::LanguageModelImpl& of(TrainOp op) {
-    auto& made = made_[op];
+  nn::LanguageModelImpl& of(const TrainOp& op) {
+    auto& made = made_[op.form.name];
     if (!made) {
       torch::manual_seed(shape_.seed);
       made = std::make_shared<nn::LanguageModelImpl>(config_of(shape_, model_, op));
@@ -77,7 +83,7 @@ class Models {
  private:
   BenchShape shape_;
   ModelShape model_;
-  std::map<TrainOp, std::shared_ptr<nn::LanguageModelImpl>> made_;
+  std::map<std::string, std::shared_ptr<nn::LanguageModelImpl>> made_;
 };
 
 std::shared_ptr<Models> make_models(const BenchShape& shape, const ModelShape& model) {
@@ -85,18 +91,18 @@ std::shared_ptr<Models> make_models(const BenchShape& shape, const ModelShape& m
 }
 
 // Every matrix entry is used once per token: 2 FLOP forward, 4 backward. A layer has 4 E^2 + 2 E ffn = 12 E^2 of them.
-double model_flops(const BenchShape& shape, const ModelShape& model, TrainOp op, int64_t length) {
+double model_flops(const BenchShape& shape, const ModelShape& model, const TrainOp& op, int64_t length) {
   const auto width = static_cast<double>(shape.heads * shape.head_dim), layers = static_cast<double>(model.layers);
   const double entries = 12 * width * width * layers + width * static_cast<double>(model.vocabulary);
   return 6 * entries * static_cast<double>(shape.batch * length) + layers * layer_flops(shape, op, length);
 }
 
-std::function<void()> prepare_model(TrainOp op, const std::shared_ptr<Models>& models, int64_t length, int threads) {
+std::function<void()> prepare_model(const TrainOp& op, const std::shared_ptr<Models>& models, int64_t length, int threads) {
   return [op, models, length, threads] {
     at::set_num_threads(threads);
     nn::LanguageModelImpl& model = models->of(op);
     std::optional<AttentionOfTorch> swapped;
-    if (op == TrainOp::torch_softmax || op == TrainOp::torch_chunked) swapped.emplace();
+    if (op.is_plain) swapped.emplace();
     torch::manual_seed(models->shape().seed);
     const Tensor ids = torch::randint(models->model().vocabulary, {models->shape().batch, length + 1}, at::kLong);
     const Tensor logits = model.forward(ids.slice(1, 0, length));

@@ -1,4 +1,6 @@
 // raffia bench step: attention of one token for each session, at a given depth.
+#include <fmt/format.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -6,8 +8,6 @@
 #include "cli/arrays.h"
 #include "cli/bench.h"
 #include "cli/machine_probe.h"
-#include "cli/op_facts.h"
-#include "cli/op_options.h"
 #include "cli/shared/command.h"
 #include "cli/step_ops.h"
 #include "raffia/attention.h"
@@ -55,12 +55,12 @@ std::function<void()> prepare_softmax(const BenchShape& shape, int64_t depth, co
 
 BenchCase softmax_case(const BenchOptions& options, int64_t depth, const std::shared_ptr<LazyCache>& cache, int64_t threads) {
   const BenchShape& shape = options.shape;
-  const OpForm form{.op = Op::softmax, .causal = true};
+  const OpForm form{.causal = true};
   Record record = describe(shape, form, depth, threads);
   record.bytes_read = record.state_bytes;
   return {.record = std::move(record),
           .flops = step_flops(shape, form, depth),
-          .is_printed = asks_for(options, Op::softmax),
+          .is_printed = asks_for_softmax(options),
           .prepare = [shape, depth, cache, threads](Executor& executor) {
             return prepare_softmax(shape, depth, cache, static_cast<int>(threads), executor);
           }};
@@ -80,10 +80,10 @@ BenchGroup group_at(const BenchOptions& options, int64_t depth) {
   const bool with_softmax = measures_softmax(options, depth);
   for (const int64_t threads : options.threads) {
     if (with_softmax) group.cases.push_back(softmax_case(options, depth, cache, threads));
-    for (const Op op : options.ops) {
-      if (op == Op::softmax) continue;
+    for (const std::string& op : options.ops) {
+      if (op == kSoftmax) continue;
       for (const OpInput input : inputs_of(options, op)) {
-        group.cases.push_back(stateful_case(options.shape, {.op = op, .input = input, .causal = true}, depth, threads));
+        group.cases.push_back(stateful_case(options.shape, form_of(options.shape, op, input, true), depth, threads));
       }
     }
   }
@@ -102,16 +102,19 @@ BenchGroup group_at(const BenchOptions& options, int64_t depth) {
 }  // namespace
 
 Run add_bench_step(CommandLine& command) {
-  const auto options = std::make_shared<BenchOptions>(BenchOptions{.ops = {Op::softmax, Op::rfa_gate},
+  const auto options = std::make_shared<BenchOptions>(BenchOptions{.ops = {"softmax", "rfa_gate"},
                                                                    .inputs = {OpInput::features, OpInput::qk},
                                                                    .lengths = {512, 2048, 8192, 32768},
                                                                    .softmax_max_length = 131072});
   add_bench_flags(command, *options);
   return [options] {
     check(*options);
-    for (const Op op : options->ops) {
-      if (op == Op::ra) throw UsageError("--ops: ra has no step, expected some of softmax, rfa, rfa_gate, hybrid, lara, eva");
-      check_form(options->shape, {.op = op, .causal = true});
+    for (const std::string& op : options->ops) {
+      const EstimatorTraits traits = form_of(options->shape, op, OpInput::qk, true).traits();
+      if (op != kSoftmax && !(traits.has_memory && traits.constant_memory)) {
+        throw UsageError(fmt::format("--ops: {} has no step of constant cost, expected softmax, {}", op,
+                                     kinds_with(&EstimatorTraits::constant_memory)));
+      }
     }
     std::vector<BenchGroup> groups;
     for (const int64_t depth : options->lengths) groups.push_back(group_at(*options, depth));

@@ -1,4 +1,6 @@
 // raffia bench train: a forward and backward pass of an attention layer or of a whole model, against plain torch.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -6,8 +8,8 @@
 #include <vector>
 
 #include "cli/bench.h"
-#include "cli/op_options.h"
 #include "cli/shared/command.h"
+#include "cli/shared/estimator_flags.h"
 #include "cli/train_commands.h"
 #include "cli/train_ops.h"
 
@@ -19,15 +21,18 @@ enum class What : uint8_t { layer, model };
 constexpr Named<What> kWhats[] = {{"layer", What::layer}, {"model", What::model}};
 
 struct TrainBenchFlags {
-  BenchOptions bench = {.lengths = {512, 2048, 8192}, .repeats = 5, .softmax_max_length = std::numeric_limits<int64_t>::max()};
+  BenchOptions bench = {.ops = {"softmax", "torch_softmax", "rfa_gate", "torch_chunked"},
+                        .lengths = {512, 2048, 8192},
+                        .repeats = 5,
+                        .softmax_max_length = std::numeric_limits<int64_t>::max()};
   What what = What::layer;
-  std::vector<TrainOp> ops = {TrainOp::softmax, TrainOp::torch_softmax, TrainOp::rfa_gate, TrainOp::torch_chunked};
   int64_t torch_max_length = 8192;
   ModelShape model;
 };
 
-bool is_measured(const TrainBenchFlags& flags, TrainOp op, int64_t length) {
-  return op != TrainOp::torch_softmax || length <= flags.torch_max_length;
+// Attention in plain torch whose time and memory grow with the square of the length.
+bool is_measured(const TrainBenchFlags& flags, const TrainOp& op, int64_t length) {
+  return !op.is_plain || !op.form.traits().is_exact || length <= flags.torch_max_length;
 }
 
 std::vector<BenchGroup> groups_of(const TrainBenchFlags& flags) {
@@ -38,7 +43,8 @@ std::vector<BenchGroup> groups_of(const TrainBenchFlags& flags) {
     BenchGroup& group = groups.emplace_back(BenchGroup{.length = length});
     const auto inputs = make_layer_inputs(shape, length);
     for (const int64_t threads : flags.bench.threads) {
-      for (const TrainOp op : flags.ops) {
+      for (const std::string& spec : flags.bench.ops) {
+        const TrainOp op = train_op_of(shape, spec);
         if (!is_measured(flags, op, length)) continue;
         const int count = static_cast<int>(threads);
         BenchCase bench{.record = describe(shape, op, length, threads), .tokens = shape.batch * length};
@@ -59,7 +65,6 @@ std::vector<BenchGroup> groups_of(const TrainBenchFlags& flags) {
 
 void run(TrainBenchFlags& flags) {
   check(flags.bench);
-  for (const Op op : {Op::lara, Op::eva}) check_form(flags.bench.shape, {.op = op, .causal = true});
   run_bench(groups_of(flags), flags.bench);
 }
 
@@ -69,9 +74,12 @@ Run add_bench_train(CommandLine& command) {
   const auto flags = std::make_shared<TrainBenchFlags>();
   BenchShape& shape = flags->bench.shape;
   add_name(command, "--what", kWhats, flags->what, "layer: only the attention op; model: a language model and its loss");
-  add_names(command, "--ops", kTrainOps, flags->ops,
-            "Contenders: softmax, window, rfa, rfa_gate, hybrid, lara, ra, eva; torch_softmax and torch_chunked (RFA-Gate) in "
-            "plain torch");
+  add_estimators(
+      command, "--ops", flags->bench.ops,
+      fmt::format("Estimators to compare, with settings as in raffia approx: {}; torch_softmax and torch_chunked (RFA-Gate) "
+                  "in plain torch",
+                  names_of_estimators()),
+      plain_torch_names());
   add_positives(command, "--lengths", flags->bench.lengths, "Tokens of a sequence");
   add_positive(command, "--batch", shape.batch, "Sequences per batch");
   add_positive(command, "--heads", shape.heads, "Heads");

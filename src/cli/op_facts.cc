@@ -1,118 +1,54 @@
-#include "cli/op_facts.h"
-
-#include <algorithm>
-
-#include "cli/op_options.h"
-#include "raffia/state.h"
+// What is known of an op before it runs: the fields of its record, its state size, and its FLOP.
+#include "cli/bench.h"
 
 namespace raffia::cli {
 namespace {
 
-double both(Pass pass, double forward, double backward) {
-  return (pass != Pass::backward ? forward : 0.0) + (pass != Pass::forward ? backward : 0.0);
+// Bytes of memory needed to continue after `length` tokens; nullopt if that is not possible.
+std::optional<int64_t> state_bytes(const BenchShape& shape, const OpForm& form, const FeatureMap* map, int64_t length) {
+  const EstimatorTraits traits = form.traits();
+  const bool continues = form.causal || traits.has_map || !traits.constant_memory;
+  if (!continues || !traits.causal || !traits.has_memory) return std::nullopt;
+  const bool has_far = traits.blends && form.input == OpInput::features;
+  const std::optional<int64_t> bytes = memory_bytes(form.estimator, memory_sizes(shape, map, has_far), length);
+  // A cache of keys and values has the type of the inputs.
+  if (!bytes || traits.constant_memory) return bytes;
+  return *bytes / static_cast<int64_t>(sizeof(float)) * static_cast<int64_t>(size_of(shape.dtype));
 }
 
-// Of one token, all heads.
-double linear_flops(const BenchShape& shape, OpInput input, Pass pass) {
-  const FeatureMap map = make_map(shape, pass == Pass::forward ? input : OpInput::features);
-  const auto fold_or_read = static_cast<double>(2 * map.features() * (shape.value_dim + 1));
-  const auto projection = static_cast<double>(2 * map.dim() * map.rows());
-  return static_cast<double>(shape.heads + shape.kv_heads) * both(pass, fold_or_read + projection, 2.5 * fold_or_read);
+// The map of a form, if its estimator has one.
+std::optional<FeatureMap> map_of(const BenchShape& shape, const OpForm& form, OpInput input) {
+  if (!form.traits().has_map) return std::nullopt;
+  return make_map(shape, form.estimator, input);
 }
 
-// Of one token that meets `keys` keys, all heads.
-double softmax_flops(const BenchShape& shape, Pass pass, double keys) {
-  const auto d = static_cast<double>(shape.head_dim), dv = static_cast<double>(shape.value_dim);
-  return static_cast<double>(shape.heads) * keys * both(pass, 2 * (d + dv), 6 * d + 4 * dv);
-}
-
-// What a token of window `window` meets of all windows before its own.
-double keys_before(const BenchShape& shape, const OpForm& form, int64_t window) {
-  const int64_t per_window = shape.window / shape.chunk, chunks = window * per_window;
-  const int64_t samples = *samples_of(shape, form);
-  if (form.op == Op::lara) return static_cast<double>(2 * std::min(chunks, samples - samples % per_window));
-  return static_cast<double>(std::min(chunks, samples) + (chunks > samples ? shape.random_features : 0));
-}
-
-double mean_keys_before(const BenchShape& shape, const OpForm& form, int64_t length) {
-  const int64_t windows = (length + shape.window - 1) / shape.window;
-  double sum = 0;
-  for (int64_t window = 0; window < windows; ++window) sum += keys_before(shape, form, window);
-  return sum / static_cast<double>(windows);
-}
-
-// Chunks, and the window that is rounded up to whole ones.
-int64_t eva_keys(const EvaOptions& options, int64_t length) {
-  const auto quotient_up = [](int64_t a, int64_t b) { return (a + b - 1) / b; };
-  const int64_t chunk = quotient_up(length, options.samples);
-  return quotient_up(length, chunk) + quotient_up(options.window, chunk) * chunk;
-}
-
-// What one token meets on the mean over a sequence.
-double keys_met(const BenchShape& shape, const OpForm& form, int64_t length) {
-  const auto window = static_cast<double>(shape.window);
-  const double visible = static_cast<double>(length) * (form.causal ? 0.5 : 1.0);
-  switch (form.op) {
-    case Op::softmax:
-      return visible;
-    case Op::ra:
-      return visible * static_cast<double>(*samples_of(shape, form));
-    case Op::hybrid:
-      return 1.5 * window;
-    case Op::lara:
-      if (!form.causal) return static_cast<double>(2 * *samples_of(shape, form));
-      break;
-    case Op::eva:
-      if (!form.causal) return static_cast<double>(eva_keys(eva_options(shape), length));
-      break;
-    case Op::rfa:
-    case Op::rfa_gate:
-      return 0;
-  }
-  return 0.5 * window + mean_keys_before(shape, form, length);
-}
-
-// Of one token that meets `keys` keys.
-double token_flops(const BenchShape& shape, const OpForm& form, Pass pass, double keys) {
-  double flops = softmax_flops(shape, pass, keys);
-  if (has_map(form.op)) flops += linear_flops(shape, form.input, pass);
-  if (form.op == Op::ra) {
-    const auto drawing = static_cast<double>(2 * shape.head_dim * shape.heads);
-    flops += keys * both(pass, drawing, drawing);
-  }
-  return flops;
-}
-
-int64_t kv_cache_bytes(const BenchShape& shape, int64_t length) {
-  return shape.batch * length * shape.kv_heads * (shape.head_dim + shape.value_dim) * static_cast<int64_t>(size_of(shape.dtype));
+WorkSizes work_sizes(const BenchShape& shape, const OpForm& form, const std::optional<FeatureMap>& map) {
+  return {.batch = shape.batch,
+          .heads = shape.heads,
+          .kv_heads = shape.kv_heads,
+          .head_dim = shape.head_dim,
+          .value_dim = shape.value_dim,
+          .map = map ? &*map : nullptr,
+          .has_features = form.input == OpInput::features};
 }
 
 }  // namespace
 
 double attention_flops(const BenchShape& shape, const OpForm& form, Pass pass, int64_t length) {
-  return static_cast<double>(shape.batch * length) * token_flops(shape, form, pass, keys_met(shape, form, length));
+  const std::optional<FeatureMap> map = map_of(shape, form, OpInput::qk);
+  return attention_flops(form.estimator, work_sizes(shape, form, map), form.causal, pass, length);
 }
 
 double step_flops(const BenchShape& shape, const OpForm& form, int64_t depth) {
-  double keys = keys_met(shape, form, depth);
-  if (form.op == Op::softmax) keys = static_cast<double>(depth);
-  if (form.op == Op::lara || form.op == Op::eva) {
-    keys = 0.5 * static_cast<double>(shape.window) + keys_before(shape, form, depth / shape.window);
-  }
-  return static_cast<double>(shape.batch) * token_flops(shape, form, Pass::forward, keys);
-}
-
-std::optional<int64_t> state_bytes(const BenchShape& shape, const OpForm& form, int64_t length) {
-  if (form.op == Op::softmax || form.op == Op::ra) return kv_cache_bytes(shape, length);
-  if (const auto window = window_state_shape(shape, form)) return static_cast<int64_t>(WindowState(*window).size_bytes());
-  if (!has_map(form.op)) return std::nullopt;
-  const State state(make_map(shape, form.input), {.batch = shape.batch, .value_dim = shape.value_dim});
-  return static_cast<int64_t>(state.size_bytes());
+  const std::optional<FeatureMap> map = map_of(shape, form, OpInput::qk);
+  return step_flops(form.estimator, work_sizes(shape, form, map), depth);
 }
 
 Record describe(const BenchShape& shape, const OpForm& form, int64_t length, int64_t threads) {
+  const EstimatorSizes sizes = module_of(form.estimator).sizes(form.estimator, form.causal);
+  const std::optional<FeatureMap> map = map_of(shape, form, OpInput::qk), state_map = map_of(shape, form, form.input);
   Record record{
-      .op = std::string(name_in(kOps, form.op)),
+      .op = form.name,
       .input = std::string(name_in(kInputs, form.input)),
       .causal = form.causal,
       .threads = threads,
@@ -123,17 +59,16 @@ Record describe(const BenchShape& shape, const OpForm& form, int64_t length, int
       .length = length,
       .head_dim = shape.head_dim,
       .value_dim = shape.value_dim,
-      .samples = samples_of(shape, form),
-      .window = window_of(shape, form),
+      .features = sizes.features,
+      .samples = sizes.samples,
+      .window = sizes.window,
       .dtype = name_of(shape.dtype),
-      .state_bytes = state_bytes(shape, form, length),
+      .state_bytes = state_bytes(shape, form, state_map ? &*state_map : nullptr, length),
   };
-  if (has_map(form.op)) {
-    const FeatureMap map = make_map(shape, OpInput::qk);
-    record.map = std::string(name_of(map.kind()));
-    record.features = map.features();
+  if (map) {
+    record.map = std::string(name_of(map->kind()));
+    record.features = map->features();
   }
-  if (form.op == Op::eva && form.causal) record.features = shape.random_features;
   return record;
 }
 

@@ -1,124 +1,71 @@
 #include "cli/step_ops.h"
 
+#include <deque>
 #include <memory>
 #include <optional>
-#include <utility>
 #include <vector>
 
-#include "cli/op_options.h"
-#include "raffia/attention.h"
-#include "raffia/eva.h"
-#include "raffia/hybrid.h"
-#include "raffia/lara.h"
+#include "raffia/estimator.h"
 
 namespace raffia::cli {
 namespace {
 
-// The token of every session. q and k are features where these are all that the op reads.
-struct Token {
-  Array4 q, k, v, gate_logits, out;
+// One token of every session, and their memories. q and k are features where these are all that the op reads.
+struct Step {
+  Estimator estimator;
+  std::optional<FeatureMap> map;
+  std::deque<Array4> arrays;
+  AttendInputs inputs;
+  std::optional<Array4> out;
+  std::vector<Memory> memories;
+  std::vector<Memory*> sessions;
+  AttendOptions options;
 
-  Token(const BenchShape& shape, OpInput input, int64_t dim)
-      : q(random_array(shape, 1, shape.heads, dim, StepArray::query, input)),
-        k(random_array(shape, 1, shape.kv_heads, dim, StepArray::key, input)),
-        v(random_array(shape, 1, shape.kv_heads, shape.value_dim, StepArray::value)),
-        gate_logits(random_array(shape, 1, shape.kv_heads, 1, StepArray::gate)),
-        out(random_array(shape, 1, shape.heads, shape.value_dim, StepArray::out)) {}
+  Step(const BenchShape& shape, const OpForm& form, int threads, Executor& executor);
+  void run() { attend_step(estimator, inputs, sessions, out->view(), options); }
+  void count_as(int64_t tokens);
+
+ private:
+  View4 token(const BenchShape& shape, int64_t heads, int64_t dim, StepArray which, OpInput input = OpInput::qk) {
+    return arrays.emplace_back(random_array(shape, 1, heads, dim, which, input)).view();
+  }
 };
 
-struct LinearStep {
-  FeatureMap map;
-  State state;
-  Token token;
-  AttentionOptions options;
-
-  LinearStep(const BenchShape& shape, OpInput input, int threads, Executor& executor)
-      : map(make_map(shape, input)),
-        state(map, {.batch = shape.batch, .value_dim = shape.value_dim}),
-        token(shape, input, map.dim()),
-        options(placed(AttentionOptions{}, threads, executor)) {}
-};
-
-std::function<void()> prepare_linear(const BenchShape& shape, const OpForm& form, int threads, Executor& executor) {
-  const auto op = std::make_shared<LinearStep>(shape, form.input, threads, executor);
-  const View3 q = op->token.q.without_tokens(), k = op->token.k.without_tokens(), v = op->token.v.without_tokens();
-  const MutView3 out = op->token.out.without_tokens();
-  if (form.op == Op::rfa) return [op, q, k, v, out] { causal_step(q, k, v, op->map, op->state, out, op->options); };
-  const MutView3 gate = op->token.gate_logits.without_dim();  // [B, 1, G]
-  const View2 gate_logits(gate.data(), gate.dtype(), {gate.extent(0), gate.extent(2)}, {gate.stride(0), gate.stride(2)});
-  return [op, q, k, v, gate_logits, out] { gated_step(q, k, v, gate_logits, op->map, op->state, out, op->options); };
+Step::Step(const BenchShape& shape, const OpForm& form, int threads, Executor& executor)
+    : estimator(form.estimator), options{.causal = true, .threads = threads, .executor = &executor} {
+  const EstimatorTraits traits = form.traits();
+  if (traits.has_map) inputs.map = &map.emplace(make_map(shape, estimator, form.input));
+  const bool reads_features = traits.has_map && !traits.blends;
+  const OpInput input = reads_features ? form.input : OpInput::qk;
+  const int64_t dim = reads_features ? map->dim() : shape.head_dim;
+  inputs.q = token(shape, shape.heads, dim, StepArray::query, input);
+  inputs.k = token(shape, shape.kv_heads, dim, StepArray::key, input);
+  inputs.v = token(shape, shape.kv_heads, shape.value_dim, StepArray::value);
+  if (traits.is_gated) {
+    inputs.gate_logits = arrays.emplace_back(random_array(shape, 1, shape.kv_heads, 1, StepArray::gate)).without_dim();
+  }
+  if (traits.blends && form.input == OpInput::features) {
+    inputs.q_far = token(shape, shape.heads, map->dim(), StepArray::far_query, form.input);
+    inputs.k_far = token(shape, shape.kv_heads, map->dim(), StepArray::far_key, form.input);
+  }
+  out.emplace(random_array(shape, 1, shape.heads, shape.value_dim, StepArray::out));
+  MemorySizes sizes = memory_sizes(shape, inputs.map, !inputs.k_far.absent());
+  sizes.batch = 1;
+  memories.assign(static_cast<size_t>(shape.batch), empty_memory(estimator, sizes));
+  for (Memory& memory : memories) sessions.push_back(&memory);
 }
 
-struct WindowedStep {
-  Token token;
-  WindowState state;
-  std::function<void()> step;
-
-  WindowedStep(const BenchShape& shape, const OpForm& form)
-      : token(shape, OpInput::qk, shape.head_dim), state(*window_state_shape(shape, form)) {}
-
-  void count_as(int64_t tokens) {
-    for (int64_t b = 0; b < state.shape().batch; ++b) state.tokens(b) = tokens;
+void Step::count_as(int64_t tokens) {
+  for (Memory& memory : memories) {
+    if (WindowState* window = memory.window_state()) window->tokens(0) = tokens;
+    if (KeyCache* cache = memory.key_cache()) cache->count_as(0, tokens);
   }
-};
-
-std::function<void()> hybrid_step_of(WindowedStep& op, const BenchShape& shape, OpInput input, const HybridOptions& options) {
-  struct Far {
-    FeatureMap map;
-    std::vector<float> log_scale;
-    std::optional<Array4> q, k;
-  };
-  const auto far = std::make_shared<Far>(
-      Far{.map = make_map(shape, input), .log_scale = std::vector<float>(static_cast<size_t>(shape.heads), kHybridLogScale)});
-  HybridInputs inputs{.q = op.token.q.view(),
-                      .k = op.token.k.view(),
-                      .v = op.token.v.view(),
-                      .gate_logits = op.token.gate_logits.without_dim(),
-                      .log_scale = {far->log_scale.data(), {shape.heads}}};
-  if (input == OpInput::features) {
-    const int64_t dim = far->map.dim();
-    inputs.q_far = far->q.emplace(random_array(shape, 1, shape.heads, dim, StepArray::far_query, input)).view();
-    inputs.k_far = far->k.emplace(random_array(shape, 1, shape.kv_heads, dim, StepArray::far_key, input)).view();
-  }
-  return [&op, far, inputs, options] { hybrid_step(inputs, far->map, op.state, op.token.out.view(), options); };
-}
-
-std::function<void()> windowed_step_of(WindowedStep& op, const BenchShape& shape, const OpForm& form, int threads,
-                                       Executor& executor) {
-  if (form.op == Op::hybrid) {
-    return hybrid_step_of(op, shape, form.input, placed(hybrid_options(shape), threads, executor));
-  }
-  const View3 q = op.token.q.without_tokens(), k = op.token.k.without_tokens(), v = op.token.v.without_tokens();
-  const MutView3 out = op.token.out.without_tokens();
-  if (form.op == Op::lara) {
-    return [=, &op, options = placed(causal_lara_options(shape), threads, executor)] {
-      causal_lara_step(q, k, v, op.state, out, options);
-    };
-  }
-  return [=, &op, options = placed(causal_eva_options(shape), threads, executor)] {
-    causal_eva_step(q, k, v, op.state, out, options);
-  };
 }
 
 // After so many tokens, more of them fill nothing that was empty: samples or summaries, and two windows to fold some and begin
-// one.
-int64_t filling_tokens(const BenchShape& shape, const OpForm& form) {
-  return samples_of(shape, form).value_or(0) * shape.chunk + 3 * shape.window;
-}
-
-std::function<void()> prepare_windowed(const BenchShape& shape, const OpForm& form, int64_t depth, int threads,
-                                       Executor& executor) {
-  const auto op = std::make_shared<WindowedStep>(shape, form);
-  op->step = windowed_step_of(*op, shape, form, threads, executor);
-  const int64_t filling = filling_tokens(shape, form), window = shape.window;
-  const int64_t steps = depth <= filling ? depth : filling + (depth - filling) % window;
-  for (int64_t i = 0; i < steps; ++i) op->step();
-  op->count_as(depth);
-  // What follows goes through one window after the other, and back to the depth after each.
-  return [op, depth, window, taken = int64_t{0}]() mutable {
-    op->step();
-    if (++taken % window == 0) op->count_as(depth);
-  };
+// one. 0: nothing has to be filled.
+int64_t filling_tokens(const Estimator& estimator, int64_t window) {
+  return module_of(estimator).sizes(estimator, true).samples.value_or(0) * estimator.chunk + 3 * window;
 }
 
 }  // namespace
@@ -131,8 +78,18 @@ Array4 random_array(const BenchShape& shape, int64_t length, int64_t heads, int6
 }
 
 std::function<void()> prepare_step(const BenchShape& shape, const OpForm& form, int64_t depth, int threads, Executor& executor) {
-  return window_state_shape(shape, form) ? prepare_windowed(shape, form, depth, threads, executor)
-                                         : prepare_linear(shape, form, threads, executor);
+  const auto step = std::make_shared<Step>(shape, form, threads, executor);
+  const std::optional<int64_t> window = module_of(form.estimator).sizes(form.estimator, true).window;
+  if (!window) return [step] { step->run(); };  // every step costs the same
+  const int64_t filling = filling_tokens(form.estimator, *window);
+  const int64_t steps = depth <= filling ? depth : filling + (depth - filling) % *window;
+  for (int64_t i = 0; i < steps; ++i) step->run();
+  step->count_as(depth);
+  // What follows goes through one window after the other, and back to the depth after each.
+  return [step, depth, window = *window, taken = int64_t{0}]() mutable {
+    step->run();
+    if (++taken % window == 0) step->count_as(depth);
+  };
 }
 
 }  // namespace raffia::cli

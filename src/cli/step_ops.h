@@ -17,8 +17,8 @@ enum class StepArray : uint32_t { query, key, value, gate, far_query, far_key, o
 Array4 random_array(const BenchShape& shape, int64_t length, int64_t heads, int64_t dim, StepArray which,
                     OpInput input = OpInput::qk);
 
-// One token for each session of `shape.batch`, after `depth` others. The state of rfa and rfa_gate advances by the token; that of
-// hybrid, lara and eva stays at its depth.
+// One token for each session of `shape.batch`, after `depth` others. A State advances by the token; memories with windows stay at
+// their depth.
 std::function<void()> prepare_step(const BenchShape& shape, const OpForm& form, int64_t depth, int threads, Executor& executor);
 
 }  // namespace raffia::cli

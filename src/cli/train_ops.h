@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "cli/bench.h"
 #include "cli/records.h"
@@ -14,44 +16,26 @@
 
 namespace raffia::cli {
 
-// All causal.
-enum class TrainOp : uint8_t {
-  softmax,
-  torch_softmax,  // matrix product, mask, softmax, matrix product
-  window,         // exact, own window and the one before
-  rfa,
-  rfa_gate,
-  torch_chunked,  // RFA-Gate in plain torch
-  hybrid,
-  lara,
-  ra,
-  eva,
+// A contender, always causal: an estimator, or attention in plain torch.
+struct TrainOp {
+  OpForm form;
+  bool is_plain = false;  // in plain torch
 };
 
-inline constexpr Named<TrainOp> kTrainOps[] = {{"softmax", TrainOp::softmax},
-                                               {"torch_softmax", TrainOp::torch_softmax},
-                                               {"window", TrainOp::window},
-                                               {"rfa", TrainOp::rfa},
-                                               {"rfa_gate", TrainOp::rfa_gate},
-                                               {"torch_chunked", TrainOp::torch_chunked},
-                                               {"hybrid", TrainOp::hybrid},
-                                               {"lara", TrainOp::lara},
-                                               {"ra", TrainOp::ra},
-                                               {"eva", TrainOp::eva}};
-
-// The op with the settings that it has in a model.
-Estimator estimator_of(const BenchShape& shape, TrainOp op);
+// Contenders in plain torch, by name: torch_softmax (matrix product, mask, softmax, matrix product) and torch_chunked (RFA-Gate).
+std::vector<std::string> plain_torch_names();
+TrainOp train_op_of(const BenchShape& shape, const std::string& spec);  // one of these, or an estimator
 
 // The fields of a record that follow from the flags, and the FLOP of a forward and backward pass of one layer.
-Record describe(const BenchShape& shape, TrainOp op, int64_t length, int64_t threads);
-double layer_flops(const BenchShape& shape, TrainOp op, int64_t length);
+Record describe(const BenchShape& shape, const TrainOp& op, int64_t length, int64_t threads);
+double layer_flops(const BenchShape& shape, const TrainOp& op, int64_t length);
 
 // The inputs of all layers of one length, made at first use and shared.
 class LayerInputs;
 std::shared_ptr<LayerInputs> make_layer_inputs(const BenchShape& shape, int64_t length);
 
 // One forward and backward pass: gradients of q, k, v, and of gates, sigma and log-scale where the op has them.
-std::function<void()> prepare_layer(TrainOp op, const std::shared_ptr<LayerInputs>& inputs, int threads);
+std::function<void()> prepare_layer(const TrainOp& op, const std::shared_ptr<LayerInputs>& inputs, int threads);
 
 struct ModelShape {
   int64_t layers = 6;
@@ -62,8 +46,8 @@ struct ModelShape {
 // as `Models` exists, one per op for all lengths.
 class Models;
 std::shared_ptr<Models> make_models(const BenchShape& shape, const ModelShape& model);
-double model_flops(const BenchShape& shape, const ModelShape& model, TrainOp op, int64_t length);
-std::function<void()> prepare_model(TrainOp op, const std::shared_ptr<Models>& models, int64_t length, int threads);
+double model_flops(const BenchShape& shape, const ModelShape& model, const TrainOp& op, int64_t length);
+std::function<void()> prepare_model(const TrainOp& op, const std::shared_ptr<Models>& models, int64_t length, int threads);
 
 }  // namespace raffia::cli
 

@@ -152,7 +152,7 @@ TEST_F(Cli, BadUsageExitsWithTwoAndSaysWhy) {
   expect_refused("bench attention --batch 2.5", "--batch: '2.5' is not a positive integer");
   expect_refused("bench attention --segment x", "--segment: 'x' is not an integer");
   expect_refused("bench attention --seed -3", "--seed: '-3' is not an integer from 0");
-  expect_refused("bench attention --ops softmax,nope", "--ops: 'nope' is unknown, expected one of softmax, rfa, rfa_gate");
+  expect_refused("bench attention --ops softmax,nope", "--ops: kind is \"nope\", expected one of softmax, window, rfa, rfa_gate");
   expect_refused("bench attention --passes sideways", "--passes: 'sideways' is unknown, expected one of forward, backward");
   expect_refused("bench attention --map none", "--map: 'none' is unknown, expected one of trig, arccos");
   expect_refused("bench attention --isa mmx", "--isa: 'mmx' is unknown, expected one of scalar");
@@ -161,13 +161,15 @@ TEST_F(Cli, BadUsageExitsWithTwoAndSaysWhy) {
   expect_refused("bench attention --json --csv", "--json excludes --csv");
   expect_refused("bench attention --ops softmax --no-softmax", "nothing");
   expect_refused("bench attention --samples 0", "--samples: '0' is not a positive integer");
-  expect_refused("bench attention --ops eva --causal --chunk 7", "--chunk: 7 does not divide --window 32, as causal eva needs");
+  expect_refused("bench attention --ops eva --causal --chunk 7",
+                 "--ops: eva cannot run with these settings (see --window, --chunk, --samples): chunk is 7, expected a divisor "
+                 "of window, 32");
   expect_refused("bench attention --ops lara --causal --samples 3",
-                 "--samples: 3 is too few for causal lara, expected at least 4");
-  expect_refused("bench attention --ops eva --causal --samples 6",
-                 "--samples: 6 does not suit causal eva, expected a multiple of 4");
-  expect_refused("bench step --ops lara --chunk 7", "--chunk: 7 does not divide --window 32");
-  expect_refused("bench step --ops ra", "--ops: ra has no step, expected some of softmax, rfa, rfa_gate, hybrid, lara, eva");
+                 "samples is 3, expected at least window / chunk * samples_per_proposal, 4");
+  expect_refused("bench attention --ops eva --causal --samples 6", "summaries is 6, expected a multiple of 4 (window / chunk)");
+  expect_refused("bench step --ops lara --chunk 7", "chunk is 7, expected a divisor of window, 32");
+  expect_refused("bench step --ops ra",
+                 "--ops: ra has no step of constant cost, expected softmax, window, rfa, rfa_gate, hybrid, lara or eva");
   expect_refused("bench step --lengths -5", "--lengths: '-5' is not a positive integer");
 }
 
@@ -350,12 +352,30 @@ TEST_F(Cli, SoftmaxIsLeftOutOnDemandAndAboveItsLength) {
   }
 }
 
-TEST_F(Cli, LaraUsesMeansOrDrawsOnDemand) {
-  for (const std::string flags : {"", " --draws"}) {
-    const Result result = raffia("bench attention --json --ops lara --passes forward,backward,forward+backward" + flags + kTiny);
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_EQ(json::parse(result.out).size(), 6);
-  }
+TEST_F(Cli, ContendersAreEstimatorsWithSettings) {
+  const auto ops_of = [](const Result& result) {
+    std::vector<std::string> ops;
+    for (const json& record : json::parse(result.out)) ops.push_back(record["op"]);
+    return ops;
+  };
+  const std::string shape = " --lengths 16 --repeats 1 --heads 2 --head-dim 8";
+  const Result repeated =
+      raffia("bench attention --json --ops 'lara;lara:mean=false,samples=4' --ops rfa:map=elu,softmax" + shape);
+  ASSERT_EQ(repeated.exit_code, 0) << repeated.err;
+  EXPECT_EQ(ops_of(repeated), (std::vector<std::string>{"softmax", "lara", "lara:mean=false,samples=4", "rfa:map=elu"}));
+  const json records = json::parse(repeated.out);
+  EXPECT_EQ(records[1]["samples"], 64);
+  EXPECT_EQ(records[2]["samples"], 4);
+  EXPECT_EQ(records[3]["features"], 8);
+
+  const Result steps =
+      raffia("bench step --json --ops 'window:window=4,before=1;hybrid:window=4,map=positive' --no-softmax" + shape);
+  ASSERT_EQ(steps.exit_code, 0) << steps.err;
+  EXPECT_EQ(json::parse(steps.out)[0]["window"], 4);
+  EXPECT_EQ(json::parse(steps.out)[2]["map"], "positive");
+
+  const Result one = raffia("bench attention --json --causal --ops lara --no-softmax --samples 8 --window 8 --chunk 4" + shape);
+  EXPECT_EQ(json::parse(one.out)[0]["samples"], 8) << "flags are the defaults of settings";
 }
 
 TEST_F(Cli, SegmentsAreContenders) {

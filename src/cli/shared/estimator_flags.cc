@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <memory>
+#include <utility>
+
 #include "cli/shared/command_flags.h"
 #include "core/message.h"
 #include "core/split.h"
@@ -11,24 +15,57 @@ namespace raffia::cli {
 
 std::vector<std::string> split_estimators(const std::string& flag, const std::string& text) {
   std::vector<std::string> specs;
-  for (const std::string_view part : split(text, ',')) {
-    if (part.empty()) throw FlagError(flag, fmt::format("'{}' contains an empty value", text));
-    const bool is_setting = part.find('=') != std::string_view::npos && part.find(':') == std::string_view::npos;
-    if (is_setting && !specs.empty()) {
-      specs.back().append(",").append(part);
-    } else {
-      specs.emplace_back(part);
+  for (const std::string_view group : split(text, ';')) {
+    bool is_first = true;
+    for (const std::string_view part : split(group, ',')) {
+      if (part.empty()) throw FlagError(flag, fmt::format("'{}' contains an empty value", text));
+      const bool is_setting = part.find('=') != std::string_view::npos && part.find(':') == std::string_view::npos;
+      if (is_setting && !is_first) {
+        specs.back().append(",").append(part);
+      } else {
+        specs.emplace_back(part);
+      }
+      is_first = false;
     }
   }
   return specs;
 }
 
-Estimator parse_estimator_of(const std::string& flag, const std::string& spec) {
+Estimator parse_estimator_of(const std::string& flag, const std::string& spec, const Estimator& defaults) {
   try {
-    return parse_estimator(spec);
+    return parse_estimator(spec, defaults);
   } catch (const InvalidArgument& error) {
     throw FlagError(flag, without_origin(error.what()));
   }
+}
+
+std::string names_of_estimators() {
+  std::vector<std::string_view> names;
+  for (const EstimatorKind kind : estimator_kinds()) names.push_back(name_of(kind));
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+Flag add_estimators(CommandLine& command, const std::string& flag, std::vector<std::string>& target,
+                    const std::string& description, const std::vector<std::string>& extra) {
+  const auto given = std::make_shared<bool>(false);
+  const std::string defaults = fmt::format("{}", fmt::join(target, ","));
+  std::vector<std::string> choices;
+  for (const EstimatorKind kind : estimator_kinds()) choices.emplace_back(name_of(kind));
+  choices.insert(choices.end(), extra.begin(), extra.end());
+  return command
+      .add_repeated(
+          flag,
+          [&target, flag, extra, given](const std::string& text) {
+            if (!std::exchange(*given, true)) target.clear();
+            for (const std::string& spec : split_estimators(flag, text)) {
+              if (std::ranges::find(extra, spec) == extra.end()) (void)parse_estimator_of(flag, spec);
+              if (std::ranges::find(target, spec) == target.end()) target.push_back(spec);
+            }
+          },
+          description)
+      .type_name("LIST")
+      .choices(fmt::format("{}", fmt::join(choices, ",")))
+      .default_text(defaults);
 }
 
 }  // namespace raffia::cli

@@ -168,7 +168,8 @@ std::string script_of(const std::vector<TimeCurve>& curves) {
 }  // namespace
 
 const Look& look_of(std::string_view op) {
-  const auto* known = std::find_if(std::begin(kLooks), std::end(kLooks), [op](const Look& look) { return look.op == op; });
+  const std::string_view kind = op.substr(0, op.find(':'));
+  const auto* known = std::find_if(std::begin(kLooks), std::end(kLooks), [kind](const Look& look) { return look.op == kind; });
   return known == std::end(kLooks) ? *(std::end(kLooks) - 1) : *known;
 }
 

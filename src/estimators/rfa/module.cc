@@ -17,6 +17,7 @@ AttentionGradients linear_gradients(const AttendGradients& wanted) {
 
 AttentionOptions linear_options(const AttendOptions& options, std::span<float> record = {}) {
   AttentionOptions op = placed(AttentionOptions{}, options);
+  op.segment = options.segment;
   op.record = record;
   return op;
 }
@@ -59,7 +60,8 @@ class RfaModule : public LinearModule {
             .is_random = is_random,
             .has_samples = is_random,
             .has_map = !estimator.log,
-            .constant_memory = true};
+            .constant_memory = true,
+            .has_segments = !estimator.log};
   }
 
   void check(const Estimator& estimator) const override {
@@ -131,6 +133,7 @@ class RfaGateModule : public LinearModule {
             .fades = true,
             .carried_by_default = true,
             .wants_positions = false,
+            .has_segments = true,
             .splits_sequences = true,
             .span_min = 2,
             .span_max = 256};
