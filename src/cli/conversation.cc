@@ -50,7 +50,7 @@ class Conversation {
   void run() {
     LineEditor editor("> ", interrupts_);
     std::string line;
-    while (std::cout && interrupts_.signal() != SIGTERM && !is_over_) {
+    while (std::cout && !interrupts_.must_end() && !is_over_) {
       const LineEditor::Came came = editor.next(line);
       if (came == LineEditor::Came::end) return;
       if (came == LineEditor::Came::signal && !editor.is_terminal()) return;

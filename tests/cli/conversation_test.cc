@@ -152,14 +152,17 @@ TEST_F(Conversation, KeysTypedAheadAreHeededInTheirTurn) {
   EXPECT_NE(terminal.screen().find("1,004 tokens read"), std::string::npos) << terminal.screen();
 }
 
-TEST_F(Conversation, SigtermLeavesAndKeepsTheState) {
-  Terminal terminal(at_terminal("20"));
-  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
-  terminal.type("abc\r");
-  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
-  terminal.send(SIGTERM);
-  EXPECT_EQ(terminal.exit_code(), 128 + SIGTERM) << terminal.screen();
-  EXPECT_EQ(raffia("state restore " + model("lm-gate") + " " + file("left") + " --check").exit_code, 0);
+TEST_F(Conversation, SigtermAndSighupLeaveAndKeepTheState) {
+  for (const int signal : {SIGTERM, SIGHUP}) {
+    std::filesystem::remove(file("left"));
+    Terminal terminal(at_terminal("20"));
+    ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+    terminal.type("abc\r");
+    ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+    terminal.send(signal);
+    EXPECT_EQ(terminal.exit_code(), 128 + signal) << terminal.screen();
+    EXPECT_EQ(raffia("state restore " + model("lm-gate") + " " + file("left") + " --check").exit_code, 0);
+  }
 }
 
 }  // namespace

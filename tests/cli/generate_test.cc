@@ -136,8 +136,8 @@ TEST_F(Generate, AnEmptyPromptBeginsAText) {
   EXPECT_EQ(raffia(greedy + "--prompt ''").out, raffia(greedy, R"(printf '\n' |)").out);  // as after the end of a line
 }
 
-TEST_F(Generate, CtrlCWritesTheStateAndExitsWith130) {
-  for (const std::string signal : {"INT", "TERM"}) {
+TEST_F(Generate, SignalsWriteTheStateAndExitAsShellsCount) {
+  for (const auto& [signal, code] : {std::pair<std::string, int>{"INT", 130}, {"HUP", 129}, {"TERM", 143}}) {
     // A generation without end: the likeliest token is never the one that ends a text. The signal comes once there is text.
     const auto script = directory_.write(
         "script",
@@ -146,7 +146,7 @@ TEST_F(Generate, CtrlCWritesTheStateAndExitsWith130) {
             "i=0; while [ ! -s text ] && [ $i -lt 600 ]; do sleep 0.05; i=$((i + 1)); done\nkill -" + signal + " $p; wait $p\n");
     const int status = std::system(("bash '" + script.string() + "'").c_str());
     const std::string said = contents(directory_.path() / "err");
-    EXPECT_EQ(WEXITSTATUS(status), signal == "INT" ? 130 : 143) << said;
+    EXPECT_EQ(WEXITSTATUS(status), code) << said;
     EXPECT_NE(said.find("the state was saved"), std::string::npos) << said;
     EXPECT_EQ(raffia("state restore " + model("lm-gate") + " " + file("s") + " --check").exit_code, 0);
   }
