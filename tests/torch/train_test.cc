@@ -252,6 +252,31 @@ TEST_F(TrainRun, MetricsThatWereNotFiniteAreReadFromOlderCheckpoints) {
   EXPECT_EQ(run(tiny("run"), true).best_step, 12);  // any evaluation is better than one that was not finite
 }
 
+TEST_F(TrainRun, FilesOfARunThatAreHolesAreNotRead) {
+  Watcher watcher(7);
+  const FlagMap options = tiny("run", {{"keep", "1"}});
+  run(options, false, watcher);
+  const auto refused = [&](const fs::path& path, uint64_t bytes, const std::string& said) {
+    const uint64_t before = fs::file_size(path);
+    fs::resize_file(path, bytes);
+    Watcher resumed;
+    std::string heard;
+    try {
+      run(options, true, resumed);
+    } catch (const Error& error) {
+      heard = error.what();
+    }
+    EXPECT_NE((resumed.notes + heard).find(path.string() + ": " + said), std::string::npos) << resumed.notes << heard;
+    EXPECT_FALSE(heard.empty()) << path;
+    fs::resize_file(path, before);
+  };
+  constexpr uint64_t kHole = uint64_t{40} << 30;
+  refused(fs::path(out("run")) / "trainer/options.json", kHole, "has 42,949,672,960 bytes, expected at most 16,777,216");
+  refused(checkpoint(out("run"), 7) / "trainer.json", kHole, "has 42,949,672,960 bytes, expected at most 16,777,216");
+  refused(fs::path(out("run")) / "log.jsonl", kHole, "has 42949672960 bytes, of which ");
+  EXPECT_EQ(run(options, true).end, End::complete);
+}
+
 TEST_F(TrainRun, LearnsAndWritesAModelDirectory) {
   const Summary summary = run(tiny("run", {{"steps", "60"}, {"keep", "2"}, {"lr", "0.01"}}));
   const auto log = read_log(out("run") + "/log.jsonl");
