@@ -185,9 +185,18 @@ TEST_F(Generate, AStateNeverReplacesTheModelOrThePrompt) {
   directory_.write("prompt", "abc");
   const std::string weights = contents(directory / "model.safetensors");
   for (const std::string name : {"lm-gate/model.safetensors", "lm-gate/config.json", "lm-gate/classes.txt", "link"}) {
-    expect_refused(2, "generate " + lm + " --prompt abc --tokens 3 --state-out " + file(name), "is a file of the model");
-    expect_refused(2, "state save " + lm + " " + file(name) + " --prompt abc", "is a file of the model");
+    expect_refused(2, "generate " + lm + " --prompt abc --tokens 3 --state-out " + file(name), "is a file of a model");
+    expect_refused(2, "state save " + lm + " " + file(name) + " --prompt abc", "is a file of a model");
   }
+  // Nor another model.
+  model("lm-softmax");
+  const std::string others = contents(directory_.path() / "lm-softmax" / "model.safetensors");
+  fs::create_symlink(directory_.path() / "lm-softmax" / "model.safetensors", directory_.path() / "link-to-other");
+  for (const std::string name : {"lm-softmax/model.safetensors", "lm-softmax/config.json", "link-to-other"}) {
+    expect_refused(2, "generate " + lm + " --prompt abc --tokens 3 --state-out " + file(name), "is a file of a model");
+    expect_refused(2, "state save " + lm + " " + file(name) + " --prompt abc", "is a file of a model");
+  }
+  EXPECT_EQ(contents(directory_.path() / "lm-softmax" / "model.safetensors"), others);
   expect_refused(2, "state save " + lm + " " + file("prompt") + " --prompt-file " + file("prompt"), "is the prompt");
   EXPECT_EQ(contents(directory / "model.safetensors"), weights);
   EXPECT_EQ(contents(directory_.path() / "prompt"), "abc");
