@@ -103,6 +103,17 @@ TEST_F(Conversation, WrongCommandsAreAnsweredAndNotTheEnd) {
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << result.out;
 }
 
+TEST_F(Conversation, WhatAMessageRepeatsControlsNoTerminal) {
+  const Result result = talk("--tokens 5",
+                             "/load mis\x1b[2Jsing\n/\x1b]0;title\x07\n/back \x1b[2J\n/load \xc2\x9b"
+                             "2J\n");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* said :
+       {R"(mis\x1b[2Jsing: )", R"(/\x1b]0;title\x07 is not a command)", R"(/back: '\x1b[2J' is not)", R"(\xc2\x9b2J: )"})
+    EXPECT_NE(result.err.find(said), std::string::npos) << said << " is not in: " << result.err;
+  EXPECT_EQ(result.err.find('\x1b'), std::string::npos);
+}
+
 TEST_F(Conversation, QuitAndExitLeaveAndWriteTheState) {
   for (const std::string command : {"/quit", "/exit"}) {
     const Result result = talk("--tokens 5 --state-out " + file("left"), "abc\n" + command + "\nabc\n");
