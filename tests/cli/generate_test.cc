@@ -1,5 +1,6 @@
 // raffia generate and raffia state from outside.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -349,6 +350,11 @@ TEST_F(State, InfoReadsWhatTheLibrarySaves) {
     directory_.write("cut", contents(directory_.path() / name).substr(0, 100));
     expect_refused(1, "state info " + file("cut"), "cut");
   }
+}
+
+TEST_F(State, InfoOfAPipeIsRefusedAndDoesNotWait) {
+  ASSERT_EQ(::mkfifo((directory_.path() / "pipe").c_str(), 0600), 0);
+  expect_refused(1, "state info " + file("pipe"), "pipe: cannot read: not a regular file", "timeout 20");
 }
 
 TEST_F(State, NamesThatAreNotUtf8AreReplacedInJson) {
