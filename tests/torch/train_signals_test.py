@@ -3,6 +3,7 @@
 Usage: train_signals_test.py PATH/raffia-train
 """
 
+import json
 import os
 import pathlib
 import pty
@@ -58,7 +59,7 @@ def interrupted_runs_exit_as_shells_count(program, data, directory):
             assert stdout == "", stdout
 
 
-def a_long_evaluation_is_abandoned_and_made_again(program, data, directory):
+def a_long_evaluation_is_abandoned(program, data, directory):
     valid = directory / "valid.txt"
     valid.write_text(data.read_text() * 4000)  # minutes
     for ranks, number in ((1, signal.SIGTERM), (1, signal.SIGHUP), (2, signal.SIGTERM)):
@@ -75,6 +76,49 @@ def a_long_evaluation_is_abandoned_and_made_again(program, data, directory):
         assert process.returncode == 128 + number, f"exit code {process.returncode}\n{stderr}"
         assert "interrupted; a checkpoint was written at step 3:" in stderr, stderr
         assert "valid" not in log.read_text(), log.read_text()
+
+
+def ranks_that_were_interrupted_in_evaluations_end_as_the_whole(program, data, directory):
+    valid = directory / "valid.txt"
+    valid.write_text(data.read_text() * 40)  # some seconds
+    for parallel in ("data", "sequence"):
+        def words(out, *more):
+            return command(program, data, out, "--valid", str(valid), "--log-every", "3", "--parallel", parallel, "--local-ranks", "2", *more,
+                           steps=6, eval_every=3)
+
+        whole, parts = directory / f"whole-{parallel}", directory / f"parts-{parallel}"
+        subprocess.run(words(whole), check=True, capture_output=True, timeout=120)
+        log = parts / "log.jsonl"
+        for step, more in ((3, []), (6, ["--resume"])):
+            process = subprocess.Popen(words(parts, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            wait_for(lambda: log.exists() and f'"step":{step},"loss"' in log.read_text(), process)
+            process.send_signal(signal.SIGTERM)
+            _, stderr = process.communicate(timeout=60)
+            assert process.returncode == 128 + signal.SIGTERM, f"exit code {process.returncode}\n{stderr}"
+            assert f'"step":{step},"valid' not in log.read_text(), "the evaluation was too short for this test"
+        subprocess.run(words(parts, "--resume"), check=True, capture_output=True, timeout=120)
+        measured = {"seconds", "tokens_per_second", "bytes_sent"}
+        records = [[{name: value for name, value in json.loads(line).items() if name not in measured}
+                    for line in (out / "log.jsonl").read_text().splitlines()] for out in (whole, parts)]
+        assert records[0] == records[1], records
+        for file in ("model.safetensors", "trainer/step-00000006/model.safetensors", "trainer/step-00000006/optimiser.safetensors"):
+            assert (whole / file).read_bytes() == (parts / file).read_bytes(), f"{parallel}: {file} differs"
+
+
+def a_terminal_that_is_closed_leaves_a_checkpoint(program, data, directory):
+    out = directory / "terminal"
+    words = command(program, data, out)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(words[0], words)
+    end = time.monotonic() + 120
+    while not list(out.glob("trainer/step-*")):
+        assert time.monotonic() < end, "nothing happens"
+        if select.select([terminal], [], [], 0.01)[0]:
+            os.read(terminal, 4096)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP, status
 
 
 def a_closed_terminal_sends_several_signals(program, data, directory):
@@ -185,7 +229,8 @@ def main():
         data = directory / "text.txt"
         data.write_text(" ".join(random.Random(1).choices(["raffia", "attention", "state", "fold", "\n"], k=2000)))
         for check in (sleeping_threads, wrong_keys_are_bad_usage, a_resumed_bar_starts_where_the_run_stood,
-                      interrupted_runs_exit_as_shells_count, a_long_evaluation_is_abandoned_and_made_again,
+                      interrupted_runs_exit_as_shells_count, a_long_evaluation_is_abandoned,
+                      ranks_that_were_interrupted_in_evaluations_end_as_the_whole, a_terminal_that_is_closed_leaves_a_checkpoint,
                       a_closed_terminal_sends_several_signals, runs_under_nohup_go_on, a_rank_that_waits_ends_at_once):
             check(program, data, directory)
             print(f"{check.__name__}: fine")
