@@ -103,7 +103,7 @@ class Session {
   int64_t rollback_limit() const;  // maximum for rollback() now
 
   // A file of constant size, from which any process with the same model continues with bitwise the same results
-  // (docs/state-format.md). Throws InvalidArgument if it would replace a file of the model, and FormatError if the mapped weights
+  // (docs/state-format.md). Throws InvalidArgument if it would replace a file of a model, and FormatError if the mapped weights
   // were changed in place.
   void save(const std::filesystem::path& path) const;
   std::vector<std::byte> to_bytes() const;

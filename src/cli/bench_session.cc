@@ -55,22 +55,6 @@ const RecordColumn<SessionRecord> kSessionColumns[] = {
     {"seconds", [](const SessionRecord& r) { return json_of(r.seconds); }, Style::measured, human_time},
 };
 
-// Files of this run, removed at its end.
-class Workplace {
- public:
-  Workplace() : path_(fs::temp_directory_path() / fmt::format("raffia-bench-{}", getpid())) { fs::create_directories(path_); }
-  ~Workplace() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Workplace(const Workplace&) = delete;
-  Workplace& operator=(const Workplace&) = delete;
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
 // A model of random weights as a directory, with the tokenizer of bytes.
 std::string stored(BenchModel& bench, const fs::path& directory) {
   const std::unique_ptr<Tokenizer> tokenizer = train_tokenizer({.kind = "byte"}, {});
@@ -189,7 +173,8 @@ class SessionTests {
 };
 
 void run(const SessionFlags& flags) {
-  const Workplace workplace;
+  // Removed at the end of this run, or by the next one if this one is killed.
+  const TemporaryEntry workplace(fs::temp_directory_path(), TemporaryEntry::Kind::directory, "bench");
   std::vector<SessionRecord> records;
   {
     std::vector<std::vector<BenchModel>> groups = models_of(flags.bench.models);

@@ -50,7 +50,7 @@ class Conversation {
   void run() {
     LineEditor editor("> ", interrupts_);
     std::string line;
-    while (std::cout && interrupts_.signal() != SIGTERM && !is_over_) {
+    while (std::cout && !interrupts_.must_end() && !is_over_) {
       const LineEditor::Came came = editor.next(line);
       if (came == LineEditor::Came::end) return;
       if (came == LineEditor::Came::signal && !editor.is_terminal()) return;
@@ -68,9 +68,9 @@ class Conversation {
         answer(std::string_view(line).substr(line.starts_with("//") ? 1 : 0));
       }
     } catch (const FlagError& error) {
-      say("{}", error.what());
+      say("{}", one_line(error.what()));
     } catch (const Error& error) {  // a wrong file or number does not end the conversation
-      say("{}", error.what());
+      say("{}", one_line(error.what()));
     }
   }
 
@@ -116,7 +116,7 @@ class Conversation {
     } else if (command == "/save") {
       need("the name of a file");
       session_.save(argument);
-      say("{}: {}", argument, counted(session_.position(), "token"));
+      say("{}", one_line(fmt::format("{}: {}", argument, counted(session_.position(), "token"))));
     } else if (command == "/load") {
       need("the name of a file");
       session_ = Session::restore(model_, argument, session_options_);

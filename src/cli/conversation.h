@@ -10,7 +10,7 @@
 namespace raffia::cli {
 
 // Answers go to stdout, everything else to stderr. Ctrl-C stops an answer, Ctrl-D ends the conversation; commands begin with a
-// slash. Returns at the end, also after SIGTERM. `session_options` are used for sessions that are loaded.
+// slash. Returns at the end, also after SIGHUP or SIGTERM. `session_options` are used for sessions that are loaded.
 void converse(Session& session, std::shared_ptr<const Model> model, const GenerateOptions& options,
               const SessionOptions& session_options, Interrupts& interrupts);
 

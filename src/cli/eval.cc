@@ -10,36 +10,21 @@
 #include "model/model_directory.h"
 #include "raffia/error.h"
 #include "torch/libtorch.h"
+#include "torch/train/checkpoint.h"
 
 namespace raffia::cli {
-
-namespace {
-
-constexpr uint64_t kMostBytesOfOptions = 1 << 20;
-
-}  // namespace
 
 TrainedWith trained_with(const std::filesystem::path& model) {
   TrainedWith trained;
   const std::filesystem::path path = model / "trainer" / "options.json";
   if (!std::filesystem::exists(path)) return trained;
-  JsonFields options = JsonFields::parse(read_file(path, kMostBytesOfOptions), path.string());
+  JsonFields options = JsonFields::parse(read_file(path, train::kMostBytesOfRunJson), path.string());
   if (options.has("segment")) trained.segment = options.integer("segment", 1, INT64_MAX);
   if (options.has("source")) trained.source = options.string("source");
   if (options.has("target")) trained.target = options.string("target");
   if (options.has("label-column")) trained.label_column = options.string("label-column");
   if (options.has("text-column")) trained.text_column = options.integer("text-column", 0, INT64_MAX);
   return trained;
-}
-
-void load_finite_weights(nn::ModelImpl& model, const std::filesystem::path& directory) {
-  const std::filesystem::path path = directory / kWeightsFile;
-  nn::load_weights(model, path);
-  for (const auto& parameter : model.named_parameters()) {
-    if (parameter.value().isfinite().all().item<bool>()) continue;
-    throw FormatError(fmt::format("{}: tensor \"{}\" has numbers that are not finite: the weights of the model are damaged",
-                                  path.string(), parameter.key()));
-  }
 }
 
 void require_finite_nll(double nll) {

@@ -49,8 +49,6 @@ struct TrainedWith {
 };
 TrainedWith trained_with(const std::filesystem::path& model);
 
-// Throws FormatError if a weight is not finite: the outputs of such a model are meaningless.
-void load_finite_weights(nn::ModelImpl& model, const std::filesystem::path& directory);
 // Throws Error if the loss is not finite, which can happen even with finite weights.
 void require_finite_nll(double nll);
 

@@ -170,10 +170,13 @@ void dump_qkv(const EvalFlags& flags, nn::LanguageModelImpl& model, std::span<co
 void evaluate_lm(const EvalFlags& flags, const ModelConfig& config) {
   if (flags.layer && flags.dump.empty()) throw UsageError("--layer: is for --dump-qkv, which is not given");
   if (is_file_of_model(flags.dump, flags.model)) {
-    throw UsageError(fmt::format("--dump-qkv: {} is a file of the model: expected another name", flags.dump.string()));
+    throw UsageError(fmt::format("--dump-qkv: {} is a file of a model: expected another name", flags.dump.string()));
+  }
+  if (is_same_file(flags.dump, flags.data)) {
+    throw UsageError(fmt::format("--dump-qkv: {} is the data (--data): expected another name", flags.dump.string()));
   }
   nn::LanguageModelImpl model(config);
-  load_finite_weights(model, flags.model);
+  nn::load_weights(model, flags.model / kWeightsFile);
   const auto tokenizer = load_tokenizer(flags.model);
   const train::ScoredText text = train::scored_text(*tokenizer, train::read_for(tokenizer->kind(), flags.data));
   check_ids(text.ids, config);

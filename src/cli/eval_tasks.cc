@@ -16,6 +16,7 @@
 #include "cli/shared/table.h"
 #include "io/data/bleu.h"
 #include "io/data/datasets.h"
+#include "model/model_directory.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
 #include "torch/libtorch.h"
@@ -89,7 +90,7 @@ void evaluate_translator(const EvalFlags& flags, const ModelConfig& config) {
   const ParallelText text = read_parallel_text(flags.data.string(), flags.source.empty() ? trained.source : flags.source,
                                                flags.target.empty() ? trained.target : flags.target);
   nn::TranslatorImpl model(config);
-  load_finite_weights(model, flags.model);
+  nn::load_weights(model, flags.model / kWeightsFile);
   const auto tokenizer = load_tokenizer(flags.model);
   const train::Sequences sources = train::encode_all(*tokenizer, text.sources);
 
@@ -123,7 +124,7 @@ void evaluate_classifier(const EvalFlags& flags, const ModelConfig& config) {
       train::encode_all(*tokenizer, texts.texts), train::encode_all(*tokenizer, texts.seconds),
       class_ids(texts.labels, load_classes(flags.model), flags.data.string()), {.longest = trained.segment});
   nn::ClassifierImpl model(config);
-  load_finite_weights(model, flags.model);
+  nn::load_weights(model, flags.model / kWeightsFile);
   evaluate_labels(flags, model, batches.size(), [&](int64_t begin, int64_t end) {
     const auto batch = batches.range(begin, end);
     const at::Tensor logits = batch.second.defined() ? model.forward(batch.ids, batch.second) : model.forward(batch.ids);
@@ -146,7 +147,7 @@ void evaluate_images(const EvalFlags& flags, const ModelConfig& config) {
   }
   const train::ImageBatches batches(std::move(images));
   nn::ImageClassifierImpl model(config);
-  load_finite_weights(model, flags.model);
+  nn::load_weights(model, flags.model / kWeightsFile);
   evaluate_labels(flags, model, batches.size(), [&](int64_t begin, int64_t end) {
     const auto batch = batches.range(begin, end);
     return train::score_labels(model.forward(batch.pixels), batch.labels);

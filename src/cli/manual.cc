@@ -101,7 +101,7 @@ std::string manual_of(const Json& tree) {
       ".TP\n\\fB0\\fR\nSuccess.\n"
       ".TP\n\\fB1\\fR\nFailure, for example a file that cannot be read or standard output that cannot be written.\n"
       ".TP\n\\fB2\\fR\nBad usage: an unknown command or flag, or a value that does not fit.\n"
-      ".TP\n\\fB130\\fR, \\fB143\\fR\nInterrupted by Ctrl\\-C (SIGINT) or SIGTERM.\n";
+      ".TP\n\\fB129\\fR, \\fB130\\fR, \\fB143\\fR\nInterrupted by SIGHUP (a closed terminal), Ctrl\\-C (SIGINT) or SIGTERM.\n";
   return page;
 }
 

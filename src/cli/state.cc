@@ -5,10 +5,10 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +20,7 @@
 #include "cli/shared/prompt.h"
 #include "cli/shared/sampling_flags.h"
 #include "cli/shared/table.h"
+#include "io/formats/file.h"
 #include "io/formats/image.h"
 #include "io/formats/text.h"
 #include "raffia/error.h"
@@ -106,7 +107,8 @@ Json window_state_facts(const std::filesystem::path& file) {
 // The kind of file, by its first bytes. Other files are reported as invalid sessions.
 Json facts_of(const std::filesystem::path& file) {
   std::string magic(kStateImage.magic.size(), '\0');
-  std::ifstream(file, std::ios::binary).read(magic.data(), static_cast<std::streamsize>(magic.size()));
+  File opened = File::open_to_read(file);  // not a pipe, which would block
+  magic.resize(opened.read(std::as_writable_bytes(std::span(magic))));
   if (magic == kStateImage.magic) return state_facts(file);
   if (magic == kWindowStateImage.magic) return window_state_facts(file);
   return session_facts(file);

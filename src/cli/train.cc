@@ -42,11 +42,12 @@ using train::TrainOptions;
 // end the first process of a container by default.
 void end_now(int signal) { ::_exit(128 + signal); }
 
-// From the first step on, a signal is handled at the end of a step. All ranks handle it, only the first one prints.
+// From the first step on, a signal is handled at the end of a step, or in an evaluation. All ranks handle it, only the first one
+// prints.
 class Listener : public train::Observer {
  public:
   Listener() {
-    for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, end_now);
+    for (const int signal : ending_signals()) std::signal(signal, end_now);
   }
   void started(int64_t /*step*/, int64_t /*steps*/) override { interrupts_.emplace(); }
   int signal() const { return interrupts_ ? interrupts_->signal() : 0; }

@@ -78,7 +78,7 @@ void run(const TranslateFlags& flags) {
       const std::vector<int32_t> ids = tokenizer.encode(*line);
       unknown.add(*line, ids);
       if (!ids.empty()) found = translate(*model, ids, flags.options);
-    } catch (const InvalidArgument& error) {
+    } catch (const Error& error) {
       throw Error(fmt::format("line {}: {}", number, error.what()));
     }
     print(*line, found, number, flags, tokenizer);

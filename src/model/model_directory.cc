@@ -27,6 +27,25 @@ bool is_session_file(const fs::path& path) {
   return first == kSessionImage.magic;
 }
 
+// All files that a model directory may have: those that a new model does not have are removed with the old one.
+constexpr const char* kModelFiles[] = {kConfigFile, kWeightsFile, kTokenizerFile, "tokenizer.model", kClassesFile.data()};
+
+bool is_name_of_model_file(const fs::path& path) {
+  return std::ranges::find(kModelFiles, path.filename()) != std::end(kModelFiles);
+}
+
+// Where `path` is after all links are followed, as writing to it does.
+bool is_file_of_other_model(const fs::path& path) {
+  std::error_code ignored;
+  const fs::path place = fs::weakly_canonical(path, ignored), directory = place.parent_path();
+  if (ignored) return false;
+  const auto has = [&ignored](const fs::path& file) { return fs::exists(file, ignored); };
+  if (is_name_of_model_file(place) && has(directory / kConfigFile)) return true;
+  const bool is_of_run = has(directory / "trainer" / "options.json") || has(directory / "trainer.json") ||
+                         (directory.filename() == "trainer" && has(directory / "options.json"));
+  return is_of_run && fs::is_regular_file(place, ignored) && !is_session_file(place);
+}
+
 // A name without a separator at its end, so that its parent is the directory that holds it.
 fs::path without_slash(fs::path path) { return path.has_filename() || !path.has_parent_path() ? path : path.parent_path(); }
 
@@ -39,9 +58,6 @@ void move_to(const fs::path& from, const fs::path& to) {
   fs::rename(from, to, error);
   if (error) throw_io(to, fmt::format("move {} to it", from.string()), error);
 }
-
-// All files that a model directory may have: those that a new model does not have are removed with the old one.
-constexpr const char* kModelFiles[] = {kConfigFile, kWeightsFile, kTokenizerFile, "tokenizer.model", kClassesFile.data()};
 
 // Throws if the target cannot be written.
 fs::path require_target(const fs::path& target, const NewModelDirectory::Options& options) {
@@ -102,7 +118,8 @@ bool is_same_file(const fs::path& a, const fs::path& b) {
 
 bool is_file_of_model(const fs::path& path, const fs::path& directory) {
   const fs::path parent = path.has_parent_path() ? path.parent_path() : ".";
-  if (is_same_file(parent, directory) && std::ranges::find(kModelFiles, path.filename()) != std::end(kModelFiles)) return true;
+  if (is_same_file(parent, directory) && is_name_of_model_file(path)) return true;
+  if (is_file_of_other_model(path)) return true;
   // Also other files: those of a training run, and links.
   std::error_code ignored;
   if (!fs::is_regular_file(path, ignored) || is_session_file(path)) return false;

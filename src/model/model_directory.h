@@ -28,8 +28,9 @@ void require_seals(const std::map<std::string, std::string>& metadata, const Mod
 // Whether both exist and are the same file or directory: for commands that must not overwrite what they read.
 bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b);
 
-// Whether writing to `path` would replace a part of the model in `directory`: a file name that models use, even if this model has
-// no such file, or any existing file in it except a saved session.
+// Whether writing to `path` would replace a part of a model. Of the model in `directory` (empty: none): a file name that models
+// use, even if this model has no such file, or any existing file in it except a saved session. Of any other model: a file name
+// that models use beside a configuration, or an existing file of a training run.
 bool is_file_of_model(const std::filesystem::path& path, const std::filesystem::path& directory);
 
 //   NewModelDirectory directory("model", {.replace = false});

@@ -20,6 +20,7 @@ namespace {
 
 std::vector<std::byte> bytes_of(const std::filesystem::path& path) {
   File file = File::open_to_read(path);
+  file.require_stored("weights");
   std::vector<std::byte> bytes(file.size());
   bytes.resize(file.read(bytes));
   return bytes;

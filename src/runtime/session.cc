@@ -378,9 +378,8 @@ std::vector<std::byte> Session::to_bytes() const {
 }
 
 void Session::save(const std::filesystem::path& path) const {
-  const std::filesystem::path& directory = model().directory();
-  require(directory.empty() || !is_file_of_model(path, directory),
-          "{}: is a file of the model, which a state would replace: expected another name", path.string());
+  require(!is_file_of_model(path, model().directory()),
+          "{}: is a file of a model, which a state would replace: expected another name", path.string());
   save_image(path, to_bytes());
 }
 

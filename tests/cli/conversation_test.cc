@@ -88,7 +88,7 @@ TEST_F(Conversation, AStateNeverReplacesAFileOfTheModel) {
   const std::string before = contents(weights);
   const Result result = talk("--tokens 5", "abc\n/save " + weights.string() + "\nabc\n");
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_NE(result.err.find("model.safetensors: is a file of the model"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("model.safetensors: is a file of a model"), std::string::npos) << result.err;
   EXPECT_EQ(contents(weights), before);
 }
 
@@ -101,6 +101,17 @@ TEST_F(Conversation, WrongCommandsAreAnsweredAndNotTheEnd) {
         "/temperature: '-1' is not a number from 0", "/save needs the name of a file", "/back N", "0 tokens read"})
     EXPECT_NE(result.err.find(said), std::string::npos) << said << " is not in: " << result.err;
   EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 1) << result.out;
+}
+
+TEST_F(Conversation, WhatAMessageRepeatsControlsNoTerminal) {
+  const Result result = talk("--tokens 5",
+                             "/load mis\x1b[2Jsing\n/\x1b]0;title\x07\n/back \x1b[2J\n/load \xc2\x9b"
+                             "2J\n");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const char* said :
+       {R"(mis\x1b[2Jsing: )", R"(/\x1b]0;title\x07 is not a command)", R"(/back: '\x1b[2J' is not)", R"(\xc2\x9b2J: )"})
+    EXPECT_NE(result.err.find(said), std::string::npos) << said << " is not in: " << result.err;
+  EXPECT_EQ(result.err.find('\x1b'), std::string::npos);
 }
 
 TEST_F(Conversation, QuitAndExitLeaveAndWriteTheState) {
@@ -152,14 +163,17 @@ TEST_F(Conversation, KeysTypedAheadAreHeededInTheirTurn) {
   EXPECT_NE(terminal.screen().find("1,004 tokens read"), std::string::npos) << terminal.screen();
 }
 
-TEST_F(Conversation, SigtermLeavesAndKeepsTheState) {
-  Terminal terminal(at_terminal("20"));
-  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
-  terminal.type("abc\r");
-  ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
-  terminal.send(SIGTERM);
-  EXPECT_EQ(terminal.exit_code(), 128 + SIGTERM) << terminal.screen();
-  EXPECT_EQ(raffia("state restore " + model("lm-gate") + " " + file("left") + " --check").exit_code, 0);
+TEST_F(Conversation, SigtermAndSighupLeaveAndKeepTheState) {
+  for (const int signal : {SIGTERM, SIGHUP}) {
+    std::filesystem::remove(file("left"));
+    Terminal terminal(at_terminal("20"));
+    ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+    terminal.type("abc\r");
+    ASSERT_TRUE(terminal.await("> ")) << terminal.screen();
+    terminal.send(signal);
+    EXPECT_EQ(terminal.exit_code(), 128 + signal) << terminal.screen();
+    EXPECT_EQ(raffia("state restore " + model("lm-gate") + " " + file("left") + " --check").exit_code, 0);
+  }
 }
 
 }  // namespace

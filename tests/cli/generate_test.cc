@@ -1,5 +1,6 @@
 // raffia generate and raffia state from outside.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -136,8 +137,8 @@ TEST_F(Generate, AnEmptyPromptBeginsAText) {
   EXPECT_EQ(raffia(greedy + "--prompt ''").out, raffia(greedy, R"(printf '\n' |)").out);  // as after the end of a line
 }
 
-TEST_F(Generate, CtrlCWritesTheStateAndExitsWith130) {
-  for (const std::string signal : {"INT", "TERM"}) {
+TEST_F(Generate, SignalsWriteTheStateAndExitAsShellsCount) {
+  for (const auto& [signal, code] : {std::pair<std::string, int>{"INT", 130}, {"HUP", 129}, {"TERM", 143}}) {
     // A generation without end: the likeliest token is never the one that ends a text. The signal comes once there is text.
     const auto script = directory_.write(
         "script",
@@ -146,7 +147,7 @@ TEST_F(Generate, CtrlCWritesTheStateAndExitsWith130) {
             "i=0; while [ ! -s text ] && [ $i -lt 600 ]; do sleep 0.05; i=$((i + 1)); done\nkill -" + signal + " $p; wait $p\n");
     const int status = std::system(("bash '" + script.string() + "'").c_str());
     const std::string said = contents(directory_.path() / "err");
-    EXPECT_EQ(WEXITSTATUS(status), signal == "INT" ? 130 : 143) << said;
+    EXPECT_EQ(WEXITSTATUS(status), code) << said;
     EXPECT_NE(said.find("the state was saved"), std::string::npos) << said;
     EXPECT_EQ(raffia("state restore " + model("lm-gate") + " " + file("s") + " --check").exit_code, 0);
   }
@@ -185,9 +186,18 @@ TEST_F(Generate, AStateNeverReplacesTheModelOrThePrompt) {
   directory_.write("prompt", "abc");
   const std::string weights = contents(directory / "model.safetensors");
   for (const std::string name : {"lm-gate/model.safetensors", "lm-gate/config.json", "lm-gate/classes.txt", "link"}) {
-    expect_refused(2, "generate " + lm + " --prompt abc --tokens 3 --state-out " + file(name), "is a file of the model");
-    expect_refused(2, "state save " + lm + " " + file(name) + " --prompt abc", "is a file of the model");
+    expect_refused(2, "generate " + lm + " --prompt abc --tokens 3 --state-out " + file(name), "is a file of a model");
+    expect_refused(2, "state save " + lm + " " + file(name) + " --prompt abc", "is a file of a model");
   }
+  // Nor another model.
+  model("lm-softmax");
+  const std::string others = contents(directory_.path() / "lm-softmax" / "model.safetensors");
+  fs::create_symlink(directory_.path() / "lm-softmax" / "model.safetensors", directory_.path() / "link-to-other");
+  for (const std::string name : {"lm-softmax/model.safetensors", "lm-softmax/config.json", "link-to-other"}) {
+    expect_refused(2, "generate " + lm + " --prompt abc --tokens 3 --state-out " + file(name), "is a file of a model");
+    expect_refused(2, "state save " + lm + " " + file(name) + " --prompt abc", "is a file of a model");
+  }
+  EXPECT_EQ(contents(directory_.path() / "lm-softmax" / "model.safetensors"), others);
   expect_refused(2, "state save " + lm + " " + file("prompt") + " --prompt-file " + file("prompt"), "is the prompt");
   EXPECT_EQ(contents(directory / "model.safetensors"), weights);
   EXPECT_EQ(contents(directory_.path() / "prompt"), "abc");
@@ -340,6 +350,11 @@ TEST_F(State, InfoReadsWhatTheLibrarySaves) {
     directory_.write("cut", contents(directory_.path() / name).substr(0, 100));
     expect_refused(1, "state info " + file("cut"), "cut");
   }
+}
+
+TEST_F(State, InfoOfAPipeIsRefusedAndDoesNotWait) {
+  ASSERT_EQ(::mkfifo((directory_.path() / "pipe").c_str(), 0600), 0);
+  expect_refused(1, "state info " + file("pipe"), "pipe: cannot read: not a regular file", "timeout 20");
 }
 
 TEST_F(State, NamesThatAreNotUtf8AreReplacedInJson) {

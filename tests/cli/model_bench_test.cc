@@ -1,6 +1,8 @@
 // Benchmarks of whole models: what their records say.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -176,6 +178,29 @@ TEST_F(BenchOfADirectory, WeightsMayBeCopiedIntoMemory) {
     ASSERT_EQ(copied.size(), mapped.size()) << command;
     EXPECT_EQ(copied[0]["weight_bytes"], mapped[0]["weight_bytes"]) << command;
   }
+}
+
+TEST_F(BenchOfADirectory, FilesOfAKilledBenchAreRemovedByTheNext) {
+  namespace fs = std::filesystem;
+  const fs::path temporary = directory_.path() / "temporary";
+  fs::create_directory(temporary);
+  const auto left = [&] { return std::distance(fs::directory_iterator(temporary), fs::directory_iterator()); };
+  const std::string session = "bench session --depths 4 --prompt-tokens 8 --layers 1 --width 16 --heads 1 --repeats ";
+  const std::string in_temporary = "TMPDIR='" + temporary.string() + "' ";
+  // Long enough to be killed once its directory is there.
+  const auto script = directory_.write(
+      "script", "cd '" + directory_.path().string() + "'\n" + in_temporary + "'" + raffia::raffia_command() + "' " + session +
+                    "1000000 >killed 2>&1 & p=$!\n" +
+                    "i=0; while [ -z \"$(ls -A temporary)\" ] && [ $i -lt 600 ]; do sleep 0.05; i=$((i + 1)); done\n" +
+                    "sleep 0.3; kill -KILL $p; wait $p\n");
+  EXPECT_EQ(WEXITSTATUS(std::system(("bash '" + script.string() + "' 2>/dev/null").c_str())), 137);
+  EXPECT_EQ(left(), 1) << contents(directory_.path() / "killed");
+  // Nor does it take a directory that is there already.
+  const fs::path known = temporary / "known";
+  fs::create_directory(known);
+  EXPECT_EQ(raffia(session + "1", in_temporary).exit_code, 0);
+  EXPECT_EQ(left(), 1);
+  EXPECT_TRUE(fs::exists(known));
 }
 
 // The golden models have vocabularies of a few tokens.

@@ -75,6 +75,22 @@ TEST_F(Translate, WrongUseIsRefused) {
   expect_refused(1, "translate " + file("missing"), "missing");
 }
 
+TEST_F(Translate, NumbersThatAreNotFiniteAreAFailureOfTheirLine) {
+  (void)model("translate-gate");
+  const std::filesystem::path weights = directory_.path() / "translate-gate" / "model.safetensors";
+  std::string bytes = contents(weights);
+  uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  const float huge = 3e38F;  // its products are infinite
+  for (size_t at = sizeof(header) + header; at + sizeof(huge) <= bytes.size(); at += sizeof(huge)) {
+    std::memcpy(bytes.data() + at, &huge, sizeof(huge));
+  }
+  directory_.write("translate-gate/model.safetensors", bytes);
+  const Result result = raffia("translate " + model("translate-gate"), R"(printf '\n\nabc\n' |)");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_NE(result.err.find("line 3: translate: the logit of token "), std::string::npos) << result.err;
+}
+
 class Classify : public ModelCommand {
  protected:
   // Version 1.0 of numpy's format, float32.

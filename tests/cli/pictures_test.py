@@ -2,6 +2,7 @@
 import gzip
 import json
 import lzma
+import os
 import struct
 import subprocess
 import sys
@@ -94,6 +95,22 @@ class Pictures(unittest.TestCase):
         bomb = png_of(1, 1, b"".join(packer.compress(bytes(1 << 24)) for _ in range(16)) + packer.flush())
         self.assertLess(len(bomb), 2 << 20)
         self.assertIn("bomb.png: cannot be decoded: ", self.refused("bomb.png", bomb))
+        packed = b"".join(gzip.compress(bytes(1 << 24)) for _ in range(8))  # 128 MiB
+        self.assertIn("bomb.pgm.gz: is more than 67,108,864 bytes when decompressed", self.refused("bomb.pgm.gz", packed))
+
+    def test_holes_are_not_read(self):
+        header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1024, 1024, 1024, 10), }".ljust(117) + "\n"
+        array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode()
+        for name, begin, said in (("hole.pgm", b"P5 12 12 255\n", "has 42,949,672,960 bytes, expected at most 67,108,864"),
+                                  ("hole-idx", b"\0\0\x08\x03", "has 42,949,672,960 bytes, expected at most 4,294,967,296"),
+                                  ("hole.npy", array, "the rest is a hole, not tensors")):
+            file = Path(self.directory.name) / name
+            file.write_bytes(begin)
+            os.truncate(file, 40 << 30)
+            done = subprocess.run([RAFFIA, "classify", self.model, str(file)], capture_output=True, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stdout), (1, ""), name)
+            self.assertIn(f"{name}: ", done.stderr)
+            self.assertIn(said, done.stderr)
 
 
 def png_of(width, height, packed):

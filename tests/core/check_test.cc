@@ -60,6 +60,24 @@ TEST(Check, ProductsThatOverflowAreNothing) {
   EXPECT_EQ(checked_product({3, -1}), std::nullopt);
 }
 
+TEST(Message, OfOneLineControlsNoTerminal) {
+  EXPECT_EQ(one_line("a\nb\tc\x1b[2J\x7f"), R"(a\nb\tc\x1b[2J\x7f)");
+  EXPECT_EQ(one_line("\xC2\x9B"
+                     "2J \xC2\xA0\xC3\xA9 \xC2"),
+            "\\xc2\\x9b2J \xC2\xA0\xC3\xA9 \xC2");  // U+009B begins sequences, too
+  std::string long_message(3000, 'a');
+  long_message.append(" expected b");
+  const std::string line = one_line(long_message);
+  EXPECT_LT(line.size(), 2100U);
+  EXPECT_TRUE(line.ends_with(" expected b"));
+}
+
+TEST(Message, ThatIsSaidControlsNoTerminal) {
+  testing::internal::CaptureStderr();
+  say("{}: {}", "a\x1b[2J\r", "b\n\tc");
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "a\\x1b[2J\\x0d: b\n\tc\n");
+}
+
 TEST(Message, LosesTheFunctionOrExceptionThatItBeginsWith) {
   EXPECT_EQ(without_origin("parse_norm: \"x\", expected layer"), "\"x\", expected layer");
   EXPECT_EQ(without_origin("State::from_bytes: 3 bytes: truncated"), "3 bytes: truncated");

@@ -34,5 +34,30 @@ TEST(ModelDirectory, FilesOfAModelAreKnownUnderAnyName) {
   }
 }
 
+TEST(ModelDirectory, FilesOfOtherModelsAndRunsAreKnown) {
+  const TemporaryDirectory directory("model_directory_test");
+  const fs::path model = directory.path() / "model";
+  fs::create_directories(model);
+  fs::create_directories(directory.path() / "other/trainer/step-00000005");
+  fs::create_directories(directory.path() / "untrained");
+  for (const char* name : {"other/config.json", "other/model.safetensors", "other/log.jsonl", "other/trainer/options.json",
+                           "other/trainer/step-00000005/trainer.json", "other/trainer/step-00000005/optimiser.safetensors",
+                           "untrained/config.json", "untrained/notes"}) {
+    directory.write(name, "x");
+  }
+  directory.write("other/story.state", std::string(kSessionImage.magic) + "...");
+  fs::create_symlink(directory.path() / "other/model.safetensors", directory.path() / "link");
+  for (const fs::path& own : {model, fs::path()}) {
+    for (const char* name :
+         {"other/config.json", "other/model.safetensors", "other/tokenizer.json", "link", "other/log.jsonl",
+          "other/trainer/options.json", "other/trainer/step-00000005/optimiser.safetensors", "untrained/model.safetensors"}) {
+      EXPECT_TRUE(is_file_of_model(directory.path() / name, own)) << name;
+    }
+    for (const char* name : {"other/story.state", "other/new.state", "untrained/notes", "model.safetensors"}) {
+      EXPECT_FALSE(is_file_of_model(directory.path() / name, own)) << name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace raffia

@@ -1,11 +1,14 @@
 #include "io/formats/text.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "core/message.h"
 #include "raffia/error.h"
 #include "support/refusal.h"
 #include "support/temporary_directory.h"
@@ -31,15 +34,40 @@ TEST(Text, FirstByteThatIsNotTextIsFound) {
 
 TEST(Text, FileThatDoesNotFitIntoMemoryIsRefusedByName) {
   const TemporaryDirectory directory("text_test");
-  const auto huge = directory.write("huge.txt", "begin");
+  const auto large = directory.write("large.txt", std::string(uint64_t{1} << 25, 'a'));
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer)
   GTEST_SKIP() << "sanitizers end the program where an allocation is too large";
 #endif
 #endif
-  std::filesystem::resize_file(huge, uint64_t{1} << 43);  // a hole, 8 TiB: no machine has that, and none is allocated
-  EXPECT_EQ(refusal<IoError>([&] { (void)read_text_file(huge); }),
-            huge.string() + ": has 8,796,093,022,208 bytes, for which there is not enough memory");
+  const auto read_without_memory = [&large] {
+    const rlimit none{1, 1};  // no more than the process has already
+    ::setrlimit(RLIMIT_AS, &none);
+    write_message(refusal<IoError>([&large] { (void)read_text_file(large); }));
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(read_without_memory(), testing::ExitedWithCode(0),
+              "large.txt: has 33,554,432 bytes, for which there is not enough memory");
+}
+
+TEST(Text, HoleOfManyGigabytesIsNotRead) {
+  const TemporaryDirectory directory("text_test");
+  const auto hole = directory.write("hole.txt", "begin");
+  std::filesystem::resize_file(hole, uint64_t{40} << 30);
+  for (const auto& read : {read_text_file, read_text_bytes}) {
+    const std::string said = refusal<FormatError>([&] { (void)read(hole); });
+    EXPECT_TRUE(said.starts_with(hole.string() + ": has 42949672960 bytes, of which ")) << said;
+    EXPECT_TRUE(said.ends_with(" are on disk: the rest is a hole, not data")) << said;
+  }
+  EXPECT_EQ(refusal<FormatError>([&] { (void)read_data_file(hole, 1000); }),
+            hole.string() + ": has 42,949,672,960 bytes, expected at most 1,000");
+}
+
+TEST(Text, LimitOfDataIsThatOfTheFileToo) {
+  const TemporaryDirectory directory("text_test");
+  const auto file = directory.write("data", "0123456789");
+  EXPECT_EQ(read_data_file(file, 10), "0123456789");
+  EXPECT_EQ(refusal<FormatError>([&] { (void)read_data_file(file, 9); }), file.string() + ": has 10 bytes, expected at most 9");
 }
 
 TEST(Text, FileThatIsNotTextIsRefusedByNameAndPlace) {

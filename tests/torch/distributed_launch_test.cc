@@ -56,5 +56,13 @@ TEST(LocalRanks, SignalThatIsPassedOnIsTheExitCodeAndNoFailure) {
   EXPECT_EQ(outcome.err, "");
 }
 
+TEST(LocalRanks, RanksMayHeedAnyOfSeveralSignalsThatWerePassedOn) {
+  const Outcome outcome = run_shell(2,
+                                    "trap '' HUP; trap 'test $RANK = 0 && kill -HUP $PPID; sleep 0.5; exit 143' TERM; "
+                                    "test $RANK = 0 && kill -TERM $PPID; while :; do sleep 0.1; done");
+  EXPECT_EQ(outcome.code, 128 + SIGTERM);
+  EXPECT_EQ(outcome.err, "");
+}
+
 }  // namespace
 }  // namespace raffia::train

@@ -7,6 +7,8 @@
 
 #include <array>
 #include <chrono>
+#include <filesystem>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -39,7 +41,7 @@ class Store : public testing::Test {
   }
 
   const int port_ = free_local_port();
-  StoreServer server_{"127.0.0.1", port_};
+  StoreServer server_{"127.0.0.1", port_, 2};
 };
 
 TEST_F(Store, KeepsValuesForAllWhoAsk) {
@@ -75,9 +77,9 @@ TEST_F(Store, ListensAtItsAddressAlone) {
 }
 
 TEST_F(Store, ListensEverywhereOnlyForAnAddressThatIsNotItsOwn) {
-  const StoreServer elsewhere("192.0.2.1", free_local_port());  // set aside for documents: nobody has it
+  const StoreServer elsewhere("192.0.2.1", free_local_port(), 2);  // set aside for documents: nobody has it
   EXPECT_TRUE(elsewhere.listens_everywhere());
-  EXPECT_THROW(StoreServer("127.0.0.1", port_), IoError);  // taken
+  EXPECT_THROW(StoreServer("127.0.0.1", port_, 2), IoError);  // taken
 }
 
 TEST_F(Store, DropsWhoeverDoesNotSpeakAsARank) {
@@ -95,6 +97,21 @@ TEST_F(Store, DropsWhoeverDoesNotSpeakAsARank) {
   const auto rank = client();
   rank->set("a", bytes("still here"));
   EXPECT_EQ(rank->get("a"), bytes("still here"));
+}
+
+TEST_F(Store, StrangersTakeNeitherAllDescriptorsNorThePlacesOfRanks) {
+  const auto open_descriptors = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), std::filesystem::directory_iterator());
+  };
+  const auto early = client();
+  early->set("a", bytes("early"));
+  const auto before = open_descriptors();
+  std::vector<Descriptor> strangers;
+  for (int i = 0; i < 200; ++i) strangers.push_back(connect_raw("127.0.0.1", port_));
+  const auto late = client();
+  EXPECT_EQ(late->get("a"), bytes("early"));
+  EXPECT_EQ(early->get("a"), bytes("early"));
+  EXPECT_LT(open_descriptors() - before - std::ssize(strangers), 50);  // the server's side of them
 }
 
 TEST_F(Store, IsNotFilledWithoutLimit) {

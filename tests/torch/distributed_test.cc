@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <utility>
 
 #include "distributed_ranks.h"
+#include "torch/train/distributed_run.h"
+#include "torch/train/options.h"
 
 namespace raffia::train {
 namespace {
@@ -111,6 +114,28 @@ TEST(Group, FirstRankMayEndAfterSharingAndAllKnow) {
     return group.share("last", std::to_string(group.rank())).back();
   });
   for (const Ended& rank : ranks) EXPECT_EQ(rank.said, "2");
+}
+
+TEST(Group, OptionsThatAreNotWhatARankSendsAreRefused) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"[1]", "the options of rank 1: is a value of type array, expected a JSON object"},
+      {"{", "the options of rank 1: "},
+      {R"({"task": 3})", "the options of rank 1: field \"task\" is 3, expected a string"},
+      {std::string(2000, '['), "the options of rank 1: "},
+      {std::string(size_t{2} << 20, ' '), "the options of rank 1 have 2097152 bytes, expected at most 1048576: "}};
+  for (const auto& [sent, said] : cases) {
+    const auto ranks = end_of_ranks(2, {}, [&sent = sent](Group& group) -> std::string {
+      if (group.rank() == 1) return group.share("options", sent).front();
+      try {
+        require_same_options(group, default_options(TaskKind::lm));
+      } catch (const InvalidArgument& error) {
+        return error.what();
+      }
+      return "accepted";
+    });
+    EXPECT_TRUE(ranks[0].said.starts_with(said)) << ranks[0].said;
+    EXPECT_TRUE(ranks[0].said.ends_with("do all ranks run the same version of raffia?")) << ranks[0].said;
+  }
 }
 
 TEST(Group, RankThatDiesBeforeItSharesIsNamed) {

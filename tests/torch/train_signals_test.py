@@ -3,6 +3,7 @@
 Usage: train_signals_test.py PATH/raffia-train
 """
 
+import json
 import os
 import pathlib
 import pty
@@ -17,10 +18,10 @@ import tempfile
 import time
 
 
-def command(program, data, out, *more, steps=100000):
+def command(program, data, out, *more, steps=100000, eval_every=100000):
     return [program, "train", "lm", "--no-plot", "--data", str(data), "--out", str(out), "--tokenizer", "byte", "--layers", "1",
             "--width", "16", "--heads", "2", "--segment", "16", "--batch", "2", "--steps", str(steps), "--checkpoint-every", "5",
-            "--eval-every", "100000", "--threads", "1", *more]
+            "--eval-every", str(eval_every), "--threads", "1", *more]
 
 
 def wait_for(condition, process):
@@ -43,7 +44,7 @@ def free_port():
 
 def interrupted_runs_exit_as_shells_count(program, data, directory):
     for ranks in (1, 2):
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             out = directory / f"interrupted-{ranks}-{number}"
             words = command(program, data, out, "--local-ranks", str(ranks))
             process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -58,9 +59,98 @@ def interrupted_runs_exit_as_shells_count(program, data, directory):
             assert stdout == "", stdout
 
 
+def a_long_evaluation_is_abandoned(program, data, directory):
+    valid = directory / "valid.txt"
+    valid.write_text(data.read_text() * 4000)  # minutes
+    for ranks, number in ((1, signal.SIGTERM), (1, signal.SIGHUP), (2, signal.SIGTERM)):
+        out = directory / f"evaluation-{ranks}-{number}"
+        words = command(program, data, out, "--valid", str(valid), "--log-every", "3", "--local-ranks", str(ranks), steps=6,
+                        eval_every=3)
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        log = out / "log.jsonl"
+        wait_for(lambda: log.exists() and '"step":3' in log.read_text(), process)
+        time.sleep(0.5)
+        assert "valid" not in log.read_text(), "the evaluation was too short for this test"
+        process.send_signal(number)
+        _, stderr = process.communicate(timeout=20)
+        assert process.returncode == 128 + number, f"exit code {process.returncode}\n{stderr}"
+        assert "interrupted; a checkpoint was written at step 3:" in stderr, stderr
+        assert "valid" not in log.read_text(), log.read_text()
+
+
+def ranks_that_were_interrupted_in_evaluations_end_as_the_whole(program, data, directory):
+    valid = directory / "valid.txt"
+    valid.write_text(data.read_text() * 40)  # some seconds
+    for parallel in ("data", "sequence"):
+        def words(out, *more):
+            return command(program, data, out, "--valid", str(valid), "--log-every", "3", "--parallel", parallel, "--local-ranks", "2", *more,
+                           steps=6, eval_every=3)
+
+        whole, parts = directory / f"whole-{parallel}", directory / f"parts-{parallel}"
+        subprocess.run(words(whole), check=True, capture_output=True, timeout=120)
+        log = parts / "log.jsonl"
+        for step, more in ((3, []), (6, ["--resume"])):
+            process = subprocess.Popen(words(parts, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            wait_for(lambda: log.exists() and f'"step":{step},"loss"' in log.read_text(), process)
+            process.send_signal(signal.SIGTERM)
+            _, stderr = process.communicate(timeout=60)
+            assert process.returncode == 128 + signal.SIGTERM, f"exit code {process.returncode}\n{stderr}"
+            assert f'"step":{step},"valid' not in log.read_text(), "the evaluation was too short for this test"
+        subprocess.run(words(parts, "--resume"), check=True, capture_output=True, timeout=120)
+        measured = {"seconds", "tokens_per_second", "bytes_sent"}
+        records = [[{name: value for name, value in json.loads(line).items() if name not in measured}
+                    for line in (out / "log.jsonl").read_text().splitlines()] for out in (whole, parts)]
+        assert records[0] == records[1], records
+        for file in ("model.safetensors", "trainer/step-00000006/model.safetensors", "trainer/step-00000006/optimiser.safetensors"):
+            assert (whole / file).read_bytes() == (parts / file).read_bytes(), f"{parallel}: {file} differs"
+
+
+def a_terminal_that_is_closed_leaves_a_checkpoint(program, data, directory):
+    out = directory / "terminal"
+    words = command(program, data, out)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(words[0], words)
+    end = time.monotonic() + 120
+    while not list(out.glob("trainer/step-*")):
+        assert time.monotonic() < end, "nothing happens"
+        if select.select([terminal], [], [], 0.01)[0]:
+            os.read(terminal, 4096)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP, status
+
+
+def a_closed_terminal_sends_several_signals(program, data, directory):
+    out = directory / "closed"
+    process = subprocess.Popen(command(program, data, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: list(out.glob("trainer/step-*")), process)
+    for _ in range(50):
+        if process.poll() is None:
+            process.send_signal(signal.SIGHUP)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGHUP, f"exit code {process.returncode}\n{stderr}"
+    assert "interrupted; a checkpoint was written" in stderr, stderr
+
+
+def runs_under_nohup_go_on(program, data, directory):
+    for ranks in (1, 2):
+        out = directory / f"nohup-{ranks}"
+        process = subprocess.Popen(command(program, data, out, "--local-ranks", str(ranks)), stderr=subprocess.PIPE, text=True,
+                                   preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        newest = lambda: max((path.name for path in out.glob("trainer/step-*")), default="")
+        wait_for(newest, process)
+        process.send_signal(signal.SIGHUP)
+        before = newest()
+        wait_for(lambda: newest() > before, process)
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 128 + signal.SIGTERM, f"exit code {process.returncode}\n{stderr}"
+
+
 def a_rank_that_waits_ends_at_once(program, data, directory):
     for rank in (0, 1):
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             out = directory / "waiting"
             variables = environment(RANK=rank, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
             process = subprocess.Popen(command(program, data, out), env=variables, stderr=subprocess.PIPE)
@@ -139,7 +229,9 @@ def main():
         data = directory / "text.txt"
         data.write_text(" ".join(random.Random(1).choices(["raffia", "attention", "state", "fold", "\n"], k=2000)))
         for check in (sleeping_threads, wrong_keys_are_bad_usage, a_resumed_bar_starts_where_the_run_stood,
-                      interrupted_runs_exit_as_shells_count, a_rank_that_waits_ends_at_once):
+                      interrupted_runs_exit_as_shells_count, a_long_evaluation_is_abandoned,
+                      ranks_that_were_interrupted_in_evaluations_end_as_the_whole, a_terminal_that_is_closed_leaves_a_checkpoint,
+                      a_closed_terminal_sends_several_signals, runs_under_nohup_go_on, a_rank_that_waits_ends_at_once):
             check(program, data, directory)
             print(f"{check.__name__}: fine")
 

@@ -31,6 +31,17 @@ def grey_png(value):
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
+def filled(weights, value):
+    """A weight file with this value in all of its numbers, and without checksums."""
+    size = struct.unpack("<Q", weights[:8])[0]
+    header = json.loads(weights[8:8 + size])
+    header["__metadata__"] = {"format": "raffia"}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    assert all(tensor["dtype"] == "F32" for name, tensor in header.items() if name != "__metadata__")
+    return struct.pack("<Q", len(text)) + text + struct.pack("<f", value) * ((len(weights) - 8 - size) // 4)
+
+
 class Training(unittest.TestCase):
     def setUp(self):
         self.directory = tempfile.TemporaryDirectory()
@@ -164,6 +175,54 @@ class Training(unittest.TestCase):
         plain = self.run_raffia(command)
         self.assertEqual((plain.returncode, plain.stdout), (0, ""))
         self.assertIn("q, k and v of 16 tokens", plain.stderr)
+
+    def test_queries_keys_and_values_never_replace_the_data_or_a_model(self):
+        out, other = self.home / "out", self.home / "other"
+        self.assertEqual(self.run_raffia(self.lm(out)).returncode, 0)
+        self.assertEqual(self.run_raffia(self.lm(other)).returncode, 0)
+        link = self.home / "link"
+        link.symlink_to(self.text)
+        command = ["eval", out, "--data", self.text, "--segment", "16", "--dump-qkv"]
+        files = [self.text, *(directory / "model.safetensors" for directory in (out, other))]
+        before = [file.read_bytes() for file in files]
+        for target, said in ((self.text, "is the data (--data): expected another name"), (link, "is the data (--data)"),
+                             (files[1], "is a file of a model: expected another name"), (files[2], "is a file of a model")):
+            done = self.run_raffia([*command, target])
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(f"--dump-qkv: {target} {said}", done.stderr)
+        self.assertEqual([file.read_bytes() for file in files], before)
+
+    def test_weights_that_are_not_finite_or_overflow_are_refused(self):
+        for end, lines in (("en", ["a b c", "b c", "c a b"]), ("de", ["x y", "y z", "z x y"])):
+            (self.home / f"pairs.{end}").write_text("".join(f"{line}\n" for line in lines * 20))
+        labelled = self.home / "labelled.tsv"
+        labelled.write_text("yes\ta b c\nno\tx y z\n" * 20)
+        images = self.home / "images"
+        for name, value in (("night", 10), ("day", 200)):
+            for part in ("train", "test"):
+                (images / part / name).mkdir(parents=True)
+                for i in range(12):
+                    (images / part / name / f"{i:02}.png").write_bytes(grey_png(value + i))
+        pairs, short = self.home / "pairs", ["--steps", "2", *TINY]
+        cases = (("lm", self.text, self.lm(self.home / "lm")),
+                 ("translate", pairs, ["train", "translate", "--data", pairs, "--out", self.home / "translate", "--source", "en",
+                                       "--target", "de", "--tokenizer", "char", *short]),
+                 ("classify", labelled, ["train", "classify", "--data", labelled, "--out", self.home / "classify", "--tokenizer",
+                                         "char", *short]),
+                 ("image", images, ["train", "image", "--data", images, "--out", self.home / "image", "--patch", "4", *short]))
+        for task, data, training in cases:
+            done = self.run_raffia(training)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            out = self.home / task
+            sound = (out / "model.safetensors").read_bytes()
+            self.assertEqual(self.run_raffia(["eval", out, "--data", data]).returncode, 0)
+            for value, said in ((float("nan"), 'weight" contains nan, expected finite numbers: the file is damaged'),
+                                (3e38, "expected a finite number: the weights of the model are damaged")):
+                with self.subTest(task=task, value=value):
+                    (out / "model.safetensors").write_bytes(filled(sound, value))
+                    done = self.run_raffia(["eval", out, "--data", data, "--json"])
+                    self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+                    self.assertIn(said, done.stderr)
 
     def test_options_of_a_damaged_run_are_named(self):
         out = self.home / "out"

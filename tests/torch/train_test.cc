@@ -101,6 +101,16 @@ class TrainRun : public testing::Test {
     EXPECT_EQ(losses(a), losses(b));
   }
 
+  // The log, without times.
+  static std::vector<nlohmann::ordered_json> metrics_of_log(const std::string& out) {
+    std::vector<nlohmann::ordered_json> records = read_log(fs::path(out) / "log.jsonl");
+    for (auto& record : records) {
+      record.erase("seconds");
+      record.erase("tokens_per_second");
+    }
+    return records;
+  }
+
   TemporaryDirectory directory_{"raffia_train"};
   std::string data_;
 };
@@ -119,6 +129,26 @@ TEST_P(EveryEstimator, ResumedRunEqualsTheWholeBitForBit) {
   expect_same_run(out("whole"), out("parts"), 12);
 }
 
+TEST_P(EveryEstimator, RunThatWasInterruptedInEvaluationsEqualsTheWholeBitForBit) {
+  const FlagMap more = {
+      {"estimator", GetParam()}, {"dropout", "0.1"}, {"valid-share", "0.3"}, {"steps", "60"}, {"eval-every", "20"}};
+  run(tiny("whole", more));
+  // In the first evaluation, again in the same one, just before the second, and in the last.
+  for (const auto& [stop_after, stop_evaluation_of] : {std::pair{-1, 20}, {-1, 20}, {40, -1}, {-1, 60}}) {
+    Watcher watcher(stop_after, stop_evaluation_of);
+    const Summary summary = run(tiny("parts", more), true, watcher);
+    const int64_t at = std::max(stop_after, stop_evaluation_of);
+    EXPECT_EQ(summary.end, End::interrupted);
+    EXPECT_EQ(summary.signal, SIGINT);
+    EXPECT_EQ(summary.step, at);
+    EXPECT_EQ(summary.checkpoint, at);
+    EXPECT_TRUE(std::ranges::find(watcher.evaluations, at) == watcher.evaluations.end());
+  }
+  EXPECT_EQ(run({{"out", out("parts")}}, true).end, End::complete);
+  expect_same_run(out("whole"), out("parts"), 60);
+  EXPECT_EQ(metrics_of_log(out("whole")), metrics_of_log(out("parts")));
+}
+
 INSTANTIATE_TEST_SUITE_P(TrainRun, EveryEstimator,
                          testing::Values("softmax", "window:window=8", "rfa", "rfa_gate", "hybrid:window=4", "ra", "lara", "eva"),
                          [](const auto& estimator) {
@@ -133,6 +163,59 @@ TEST_F(TrainRun, CheckpointIsUsedEvenIfLaterStepsWereLost) {
   fs::remove_all(checkpoint(out("parts"), 10));  // as if the process had been killed: step 9 is the last, the log goes on to 10
   run(tiny("parts"), true);
   expect_same_run(out("whole"), out("parts"), 12);
+}
+
+TEST_F(TrainRun, EvaluationThatWasMadeAgainIsInTheLogOnceEvenIfItsCheckpointWasLost) {
+  run(tiny("whole"));
+  Watcher watcher(-1, 6);
+  run(tiny("parts"), false, watcher);
+  fs::copy(checkpoint(out("parts"), 6), out("before"), fs::copy_options::recursive);
+  run(tiny("parts"), true);
+  // As if the process had been killed after that evaluation.
+  for (const int64_t step : {6, 9, 12}) fs::remove_all(checkpoint(out("parts"), step));
+  fs::copy(out("before"), checkpoint(out("parts"), 6), fs::copy_options::recursive);
+  Watcher again;
+  run(tiny("parts"), true, again);
+  EXPECT_EQ(again.evaluations, (std::vector<int64_t>{6, 12}));
+  expect_same_run(out("whole"), out("parts"), 12);
+  EXPECT_EQ(metrics_of_log(out("whole")), metrics_of_log(out("parts")));
+  Watcher complete;
+  EXPECT_EQ(run(tiny("parts"), true, complete).end, End::complete);
+  EXPECT_TRUE(complete.evaluations.empty());
+}
+
+TEST_F(TrainRun, TestThatIsInterruptedIsMadeWhenTheRunIsResumed) {
+  // Asks to stop in the test, which comes after the last evaluation.
+  class InTest : public Watcher {
+   public:
+    void evaluating(int64_t /*done*/, int64_t /*total*/) override {
+      if (!evaluations.empty() && evaluations.back() == 12) stop = true;
+    }
+  };
+  const FlagMap more = {{"test", data_}};
+  const Summary whole = run(tiny("whole", more));
+  ASSERT_FALSE(whole.test.empty());
+  InTest watcher;
+  const Summary interrupted = run(tiny("parts", more), false, watcher);
+  EXPECT_EQ(interrupted.end, End::interrupted);
+  EXPECT_EQ(interrupted.signal, SIGINT);
+  EXPECT_EQ(interrupted.checkpoint, 12);
+  EXPECT_TRUE(interrupted.test.empty());
+  const Summary resumed = run(tiny("parts", more), true);
+  EXPECT_EQ(resumed.end, End::complete);
+  EXPECT_EQ(resumed.test, whole.test);
+  expect_same_run(out("whole"), out("parts"), 12);
+}
+
+TEST_F(TrainRun, InterruptedEvaluationCountsForPatienceOnceItIsMade) {
+  const FlagMap more = {{"eval-every", "2"}, {"patience", "3"}, {"lr", "1e-30"}, {"checkpoint-every", "500"}, {"steps", "1000"}};
+  const Summary whole = run(tiny("whole", more));
+  Watcher watcher(-1, whole.step);
+  EXPECT_EQ(run(tiny("parts", more), false, watcher).end, End::interrupted);
+  const Summary resumed = run(tiny("parts", more), true);
+  EXPECT_EQ(resumed.end, End::patience);
+  EXPECT_EQ(resumed.step, whole.step);
+  expect_same_run(out("whole"), out("parts"), whole.step);
 }
 
 TEST_F(TrainRun, TextWithoutSpacesIsResumedAfterAnEvaluation) {
@@ -167,6 +250,31 @@ TEST_F(TrainRun, MetricsThatWereNotFiniteAreReadFromOlderCheckpoints) {
       std::string::npos);
   change([](auto& metrics) { metrics["nll"] = metrics["word_perplexity"] = nullptr; });
   EXPECT_EQ(run(tiny("run"), true).best_step, 12);  // any evaluation is better than one that was not finite
+}
+
+TEST_F(TrainRun, FilesOfARunThatAreHolesAreNotRead) {
+  Watcher watcher(7);
+  const FlagMap options = tiny("run", {{"keep", "1"}});
+  run(options, false, watcher);
+  const auto refused = [&](const fs::path& path, uint64_t bytes, const std::string& said) {
+    const uint64_t before = fs::file_size(path);
+    fs::resize_file(path, bytes);
+    Watcher resumed;
+    std::string heard;
+    try {
+      run(options, true, resumed);
+    } catch (const Error& error) {
+      heard = error.what();
+    }
+    EXPECT_NE((resumed.notes + heard).find(path.string() + ": " + said), std::string::npos) << resumed.notes << heard;
+    EXPECT_FALSE(heard.empty()) << path;
+    fs::resize_file(path, before);
+  };
+  constexpr uint64_t kHole = uint64_t{40} << 30;
+  refused(fs::path(out("run")) / "trainer/options.json", kHole, "has 42,949,672,960 bytes, expected at most 16,777,216");
+  refused(checkpoint(out("run"), 7) / "trainer.json", kHole, "has 42,949,672,960 bytes, expected at most 16,777,216");
+  refused(fs::path(out("run")) / "log.jsonl", kHole, "has 42949672960 bytes, of which ");
+  EXPECT_EQ(run(options, true).end, End::complete);
 }
 
 TEST_F(TrainRun, LearnsAndWritesAModelDirectory) {

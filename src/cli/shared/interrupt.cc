@@ -8,7 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <initializer_list>
+#include <vector>
 
 #include "raffia/error.h"
 
@@ -20,15 +20,19 @@ std::atomic<int> g_signal = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 std::array<int, 2> g_noted = {-1, -1};  // a pipe that holds a byte per signal that was noted
 
+// A signal is noted in place of one that asks for less.
+int urgency(int signal) { return signal == 0 ? 0 : signal == SIGINT ? 1 : signal == SIGHUP ? 2 : 3; }
+
 void note(int signal) {
   int before = 0;
-  while (before == 0 || (before == SIGINT && signal == SIGTERM)) {
+  while (urgency(before) < urgency(signal)) {
     if (!g_signal.compare_exchange_weak(before, signal)) continue;
     const int error = errno;
     [[maybe_unused]] const ssize_t n = ::write(g_noted[1], "", 1);  // a full pipe ends waits as well
     errno = error;
     return;
   }
+  if (signal == SIGHUP) return;
   std::signal(signal, SIG_DFL);
   std::raise(signal);  // once this handler has returned
 }
@@ -38,7 +42,7 @@ void set_handlers(void (*handler)(int)) {
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;  // an interrupted write to stdout would set the error state of the stream
   sigemptyset(&action.sa_mask);
-  for (const int signal : {SIGINT, SIGTERM}) sigaction(signal, &action, nullptr);
+  for (const int signal : ending_signals()) sigaction(signal, &action, nullptr);
 }
 
 }  // namespace
@@ -59,9 +63,17 @@ Interrupts::~Interrupts() {
 
 int Interrupts::signal() const { return g_signal; }
 
+bool Interrupts::must_end() const { return urgency(g_signal) > urgency(SIGINT); }
+
 void Interrupts::forget() {
   int heeded = SIGINT;
   g_signal.compare_exchange_strong(heeded, 0);
+}
+
+std::vector<int> ending_signals() {
+  struct sigaction hangup = {};
+  const bool is_ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
+  return is_ignored ? std::vector{SIGINT, SIGTERM} : std::vector{SIGINT, SIGHUP, SIGTERM};
 }
 
 bool await_input(int descriptor) {

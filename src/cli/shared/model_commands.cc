@@ -59,7 +59,7 @@ void require_place_for_state(std::string_view name, const std::filesystem::path&
                              const std::filesystem::path& prompt) {
   if (is_file_of_model(file, model)) {
     throw UsageError(
-        fmt::format("{}: {} is a file of the model, which a state would replace: expected another name", name, file.string()));
+        fmt::format("{}: {} is a file of a model, which a state would replace: expected another name", name, file.string()));
   }
   if (is_same_file(file, prompt)) {
     throw UsageError(

@@ -28,7 +28,7 @@ std::shared_ptr<const Model> load_model(const ModelToRun& flags, std::initialize
 std::string fingerprint_text(uint64_t fingerprint);
 
 // Throws IoError if the state file cannot be written; called before the work starts, not after an hour. Throws UsageError, which
-// names the flag or argument, if it would replace a file of the model or the prompt.
+// names the flag or argument, if it would replace a file of a model or the prompt.
 void require_place_for_state(std::string_view name, const std::filesystem::path& file, const std::filesystem::path& model,
                              const std::filesystem::path& prompt);
 

@@ -67,29 +67,6 @@ std::optional<std::string> unknown_option(const CLI::App& app) {
   return fmt::format("unknown option '{}'{}", option, suggestion(option, names));
 }
 
-// A message repeats names and values of others. It stays one line of a readable length, and controls no terminal.
-std::string one_line(std::string_view message) {
-  constexpr size_t kLongest = 2000, kEnd = 500;  // bytes; of its end, which says what was expected
-  std::string line;
-  const auto add = [&line](std::string_view part) {
-    for (const char c : part) {
-      const auto byte = static_cast<unsigned char>(c);
-      if (byte >= ' ' && byte != 0x7F) {
-        line += c;
-      } else {
-        line += c == '\n' ? "\\n" : c == '\t' ? "\\t" : fmt::format("\\x{:02x}", byte);
-      }
-    }
-  };
-  const bool long_one = message.size() > kLongest;
-  add(message.substr(0, long_one ? kLongest - kEnd : kLongest));
-  if (long_one) {
-    line += fmt::format(" ... ({} bytes left out) ... ", message.size() - kLongest);
-    add(message.substr(message.size() - kEnd));
-  }
-  return line;
-}
-
 int bad_usage(const CLI::App& app, const std::string& message) {
   const std::string name = full_name(innermost(app));
   say("{}: {}\nSee '{} --help'.", name, one_line(message), name);

@@ -22,7 +22,9 @@ void MemorySource::read(uint64_t at, std::span<std::byte> bytes) const {
 FileSource::FileSource(const std::filesystem::path& path) : FileSource(path, File::open_to_read(path)) {}
 
 FileSource::FileSource(const std::filesystem::path& path, File file)
-    : ByteSource(path.string(), file.size()), file_(std::move(file)) {}
+    : ByteSource(path.string(), file.size()), file_(std::move(file)) {
+  file_.require_stored("tensors");
+}
 
 void FileSource::read(uint64_t at, std::span<std::byte> bytes) const {
   if (const size_t found = file_.read_at(at, bytes); found != bytes.size()) {

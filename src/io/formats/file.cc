@@ -152,6 +152,15 @@ uint64_t File::size_on_disk() const {
   return static_cast<uint64_t>(status().st_blocks) * kBlock;
 }
 
+void File::require_stored(std::string_view expected) const {
+  // No file system compresses text or numbers to such a small part of their size.
+  constexpr uint64_t kLarge = uint64_t{64} << 20, kMostTimes = 64;
+  const uint64_t total = size(), there = size_on_disk();
+  if (total <= kLarge || there >= total / kMostTimes) return;
+  throw FormatError(fmt::format("{}: has {} bytes, of which {} are on disk: the rest is a hole, not {}", path_.string(), total,
+                                there, expected));
+}
+
 FileVersion File::version() const {
   const struct stat info = status();
   return {static_cast<uint64_t>(info.st_size), info.st_mtim.tv_sec, info.st_mtim.tv_nsec};

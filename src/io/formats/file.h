@@ -37,6 +37,8 @@ class File {
 
   uint64_t size() const;          // of a regular file; others are refused
   uint64_t size_on_disk() const;  // less than size() if it has holes or is compressed
+  // Throws FormatError for a large file hardly any of which is on disk: reading the hole would take memory for all of it.
+  void require_stored(std::string_view expected) const;  // "..., not {expected}"
   FileVersion version() const;
   size_t read(std::span<std::byte> bytes);                        // returns the number of bytes read, at most bytes.size()
   size_t read_at(uint64_t at, std::span<std::byte> bytes) const;  // likewise, from byte `at`; several threads may

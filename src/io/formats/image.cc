@@ -93,15 +93,6 @@ void require_checksum(const ImageFormat& format, Bytes header, Bytes payload, st
   }
 }
 
-void require_on_disk(const ImageFormat& format, const File& file, std::string_view where) {
-  // Memories are numbers, which no file system compresses to a small part of their size.
-  constexpr uint64_t kLarge = uint64_t{64} << 20, kMostTimes = 64;
-  const uint64_t total = file.size(), there = file.size_on_disk();
-  if (total <= kLarge || there >= total / kMostTimes) return;
-  throw FormatError(
-      fmt::format("{}: has {} bytes, of which {} are on disk: the rest is a hole, not a {}", where, total, there, format.noun));
-}
-
 std::vector<std::byte> load_header(const ImageFormat& format, File& file) {
   std::vector<std::byte> header(format.header_size());
   header.resize(file.read(header));

@@ -50,10 +50,6 @@ void require_sizes(const ImageFormat& format, std::span<const std::byte> header,
 void require_checksum(const ImageFormat& format, std::span<const std::byte> header, std::span<const std::byte> payload,
                       std::string_view where);
 
-// Throws for a large sparse file (a few bytes on disk, the rest a hole): it would need memory that it does not have on
-// disk.
-void require_on_disk(const ImageFormat& format, const File& file, std::string_view where);
-
 // The first header_size() bytes, or all there are.
 std::vector<std::byte> load_header(const ImageFormat& format, File& file);
 

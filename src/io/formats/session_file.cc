@@ -280,7 +280,7 @@ std::vector<std::byte> read_session_file(const std::filesystem::path& path,
     throw FormatError(fmt::format("{}: has {} bytes, expected at most {}, the size of a session of this model at position {}",
                                   path.string(), grouped(total), grouped(most), grouped(static_cast<uint64_t>(header.position))));
   }
-  require_on_disk(kSessionImage, file, path.string());
+  file.require_stored(fmt::format("a {}", kSessionImage.noun));
   const size_t begin = bytes.size();
   bytes.resize(total);
   bytes.resize(begin + file.read(std::span(bytes).subspan(begin)));

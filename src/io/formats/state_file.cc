@@ -59,7 +59,7 @@ State State::load(const std::filesystem::path& path) {
   const std::string where = path.string();
   const std::vector<std::byte> header = load_header(kStateImage, file);
   const StateShape shape = parse_header(header, total, where);
-  require_on_disk(kStateImage, file, where);
+  file.require_stored(fmt::format("a {}", kStateImage.noun));
   State state(shape);
   const std::span<std::byte> payload = std::as_writable_bytes(std::span(state.data_));
   load_payload(kStateImage, file, payload, total, where);

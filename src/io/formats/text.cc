@@ -51,6 +51,7 @@ std::string read_file(const std::filesystem::path& path, uint64_t limit) {
   if (size > limit) {
     throw FormatError(fmt::format("{}: has {} bytes, expected at most {}", path.string(), grouped(size), grouped(limit)));
   }
+  file.require_stored("data");
   std::string bytes;
   try {
     bytes.resize(size);
@@ -68,7 +69,11 @@ void write_file(const std::filesystem::path& path, std::string_view bytes) {
 }
 
 std::string read_data_file(const std::filesystem::path& path, uint64_t limit) {
-  return decompressed(read_file(path), path.string(), limit);
+  return decompressed(read_file(path, limit), path.string(), limit);
+}
+
+std::string read_text_bytes(const std::filesystem::path& path) {
+  return decompressed(read_file(path), path.string(), kMostBytesOfText);
 }
 
 std::string data_extension(const std::filesystem::path& path) {
@@ -78,7 +83,7 @@ std::string data_extension(const std::filesystem::path& path) {
 }
 
 std::string read_text_file(const std::filesystem::path& path) {
-  std::string text = read_data_file(path, kMostBytesOfText);
+  std::string text = read_text_bytes(path);
   if (text.empty()) throw FormatError(fmt::format("{}: is empty, expected text", path.string()));
   if (const auto why = why_not_text(text)) throw FormatError(fmt::format("{}: {}", path.string(), *why));
   return text;

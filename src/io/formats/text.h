@@ -12,26 +12,31 @@
 
 namespace raffia {
 
-// The whole file, any bytes. Throws IoError, and FormatError for a file of more than `limit` bytes.
+// The whole file, any bytes. Throws IoError, and FormatError for a file of more than `limit` bytes, or one that is nearly all
+// hole.
 std::string read_file(const std::filesystem::path& path, uint64_t limit = UINT64_MAX);
 
 // Replaces the file atomically.
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
-// Maximum decompressed sizes: a small file can need any amount of memory. Files that are not compressed need as much memory as
-// they have bytes on disk.
-constexpr uint64_t kMostBytesOfText = uint64_t{1} << 33;
+// Maximum sizes, also when decompressed: a small file can need any amount of memory.
+constexpr uint64_t kMostBytesOfText = uint64_t{1}
+                                      << 33;  // decompressed; other texts need as much memory as they have bytes on disk
 constexpr uint64_t kMostBytesOfDataset = uint64_t{1} << 32;  // of images, all in one file
 constexpr uint64_t kMostBytesOfImage = uint64_t{1} << 26;    // a single image
 
-// The whole file as bytes, decompressed if it is gzip or xz, to at most `limit` bytes. All data are read by this function or,
-// from pipes and in constant memory, by cli::Input. Throws IoError and FormatError.
+// The whole file as bytes, decompressed if it is gzip or xz. Neither the file nor what it decompresses to may have more than
+// `limit` bytes. All data are read by this function, by read_text_bytes or, from pipes and in constant memory, by cli::Input.
+// Throws IoError and FormatError.
 std::string read_data_file(const std::filesystem::path& path, uint64_t limit);
+
+// Likewise for a text of any size, or of kMostBytesOfText if it is compressed. Any bytes.
+std::string read_text_bytes(const std::filesystem::path& path);
 
 // The file name extension, in lower case. Of a compressed file it is the one before .gz or .xz: ".pgm" of "grey.PGM.xz".
 std::string data_extension(const std::filesystem::path& path);
 
-// read_data_file, and checks that it is not empty and UTF-8 without zero bytes. Throws FormatError, which names the first wrong
+// read_text_bytes, and checks that it is not empty and UTF-8 without zero bytes. Throws FormatError, which names the first wrong
 // byte.
 std::string read_text_file(const std::filesystem::path& path);
 

@@ -143,7 +143,7 @@ WindowState WindowState::load(const std::filesystem::path& path) {
   const std::string where = path.string();
   const std::vector<std::byte> header = load_header(kWindowStateImage, file);
   const WindowStateShape shape = parse_window_header(header, total, where);
-  require_on_disk(kWindowStateImage, file, where);
+  file.require_stored(fmt::format("a {}", kWindowStateImage.noun));
   std::vector<std::byte> payload(total - kWindowHeaderSize);
   load_payload(kWindowStateImage, file, payload, total, where);
   require_checksum(kWindowStateImage, header, payload, where);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -32,6 +33,13 @@ void move(const fs::path& from, const fs::path& to) {
   std::error_code error;
   fs::rename(from, to, error);
   if (error) throw IoError(fmt::format("{}: cannot move {} to it: {}", to.string(), from.string(), error.message()));
+}
+
+// At once where the file system can: a process that is killed in between leaves one of both.
+void exchange(const fs::path& newer, const fs::path& older, const fs::path& aside) {
+  if (::renameat2(AT_FDCWD, newer.c_str(), AT_FDCWD, older.c_str(), RENAME_EXCHANGE) == 0) return;
+  move(older, aside);
+  move(newer, older);
 }
 
 void make_directory(const fs::path& path) {
@@ -70,9 +78,12 @@ void CheckpointStore::write(int64_t step, const std::function<void(const fs::pat
     }
     // Options have names of files, which may not be UTF-8.
     write_file(unfinished / kFacts, json_text(facts, 2) + "\n");
-    // A damaged checkpoint of the same step is replaced.
-    if (fs::exists(path(step))) move(path(step), replaced);
-    move(unfinished, path(step));
+    // A damaged checkpoint of the same step is replaced, and one before an evaluation that has now been made.
+    if (fs::exists(path(step))) {
+      exchange(unfinished, path(step), replaced);
+    } else {
+      move(unfinished, path(step));
+    }
     sync_directory(directory_);
   } catch (...) {
     remove_unfinished();
@@ -97,7 +108,7 @@ std::vector<int64_t> CheckpointStore::steps() const {
 
 nlohmann::ordered_json CheckpointStore::verify(int64_t step) const {
   const fs::path facts_path = path(step) / kFacts;
-  nlohmann::ordered_json facts = parse_ordered_json(read_file(facts_path), facts_path.string());
+  nlohmann::ordered_json facts = parse_ordered_json(read_file(facts_path, kMostBytesOfRunJson), facts_path.string());
   JsonFields files = JsonFields::of(facts, facts_path.string()).object("files");
   for (const auto& [name, entry] : facts["files"].items()) {
     JsonFields file = files.object(name);

@@ -131,7 +131,7 @@ Group::Group(const Place& place, const GroupOptions& options) : place_(place), o
   channels_ = std::make_unique<Channels>();
   try {
     if (place.rank == 0 && !launcher_has_store()) {
-      channels_->server = std::make_unique<StoreServer>(place.address, place.port);
+      channels_->server = std::make_unique<StoreServer>(place.address, place.port, place.size);
       if (channels_->server->listens_everywhere() && options.note) {
         options.note(fmt::format("warning: {} is not an address of this machine: port {} listens on all of its interfaces",
                                  place.address, place.port));

@@ -17,6 +17,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -41,7 +42,10 @@ class SignalsAsReads {
   SignalsAsReads() {
     sigset_t set;
     ::sigemptyset(&set);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) ::sigaddset(&set, signal);
+    for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) ::sigaddset(&set, signal);
+    struct sigaction hangup = {};
+    // Ignored under nohup, but a blocked signal would be read all the same.
+    if (::sigaction(SIGHUP, nullptr, &hangup) != 0 || hangup.sa_handler != SIG_IGN) ::sigaddset(&set, SIGHUP);
     ::sigprocmask(SIG_BLOCK, &set, &before_);
     fd_ = Descriptor(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
     if (fd_.get() < 0) throw_system_error("signalfd");
@@ -185,8 +189,8 @@ class Ranks {
     signalfd_siginfo info;
     while (::read(signals_.fd(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))) {
       if (info.ssi_signo == SIGCHLD) continue;
-      passed_on_ = static_cast<int>(info.ssi_signo);
-      send(passed_on_);  // ranks need time to write a checkpoint
+      passed_on_.insert(static_cast<int>(info.ssi_signo));
+      send(static_cast<int>(info.ssi_signo));  // ranks need time to write a checkpoint
     }
     for (size_t rank = 0; rank < children_.size(); ++rank) {
       if (children_[rank].output.get() >= 0) pass_on(children_[rank], static_cast<int>(rank));
@@ -201,7 +205,7 @@ class Ranks {
       child.runs = false;
       if (WIFEXITED(status) && WEXITSTATUS(status) == 0) continue;
       if (code_ == 0 && was_asked_to_end(status)) {
-        code_ = kSignal + passed_on_;
+        code_ = kSignal + signal_of(status);
       } else if (code_ == 0) {
         say("raffia: rank {} (pid {}) {}", rank, child.pid, how_it_ended(status));
         code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 1;
@@ -210,11 +214,10 @@ class Ranks {
     }
   }
 
-  // Whether a rank ended as it should after the signal that was passed on to it.
-  bool was_asked_to_end(int status) const {
-    if (passed_on_ == 0) return false;
-    return WIFSIGNALED(status) ? WTERMSIG(status) == passed_on_ : WEXITSTATUS(status) == kSignal + passed_on_;
-  }
+  // Whether a rank ended as it should after a signal that was passed on to it.
+  bool was_asked_to_end(int status) const { return passed_on_.contains(signal_of(status)); }
+
+  static int signal_of(int status) { return WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status) - kSignal; }
 
   void send(int signal) const {
     for (const Child& child : children_) {
@@ -226,7 +229,7 @@ class Ranks {
   SignalsAsReads signals_;
   std::vector<Child> children_;
   bool ending_ = false, killed_ = false;
-  int passed_on_ = 0;  // the last signal that went to all ranks
+  std::set<int> passed_on_;  // signals that went to all ranks
   Clock::time_point deadline_;
   int code_ = 0;
 };

@@ -20,7 +20,7 @@ struct LaunchOptions {
 };
 
 // Runs the command once per rank, with RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set, and waits. Rank 0 has this
-// process's stdout and stderr; lines of the others go to stderr as `rank 1: ...`. SIGINT and SIGTERM are passed on.
+// process's stdout and stderr; lines of the others go to stderr as `rank 1: ...`. SIGINT, SIGTERM and SIGHUP are passed on.
 // Returns 0 if all ranks did; 128 plus the signal number, without a message, if they ended because of one that was passed on;
 // otherwise prints the rank that failed first on stderr and returns its exit code (1 for a signal).
 int run_local_ranks(const LaunchOptions& options);

@@ -2,13 +2,35 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "core/check.h"
 #include "io/formats/json_fields.h"
+#include "raffia/error.h"
 
 namespace raffia::train {
+namespace {
+
+// What another process has sent is not trusted.
+std::map<std::string, std::string> options_of_rank(size_t rank, const std::string& text) {
+  constexpr size_t kMostBytes = size_t{1} << 20;
+  const std::string what = fmt::format("the options of rank {}", rank);
+  constexpr std::string_view kHint = "do all ranks run the same version of raffia?";
+  require(text.size() <= kMostBytes, "{} have {} bytes, expected at most {}: {}", what, text.size(), kMostBytes, kHint);
+  std::map<std::string, std::string> options;
+  try {
+    const nlohmann::ordered_json tree = parse_ordered_json(text, what);
+    JsonFields fields = JsonFields::of(tree, what);
+    for (const auto& [name, value] : tree.items()) options[name] = fields.string(name);
+  } catch (const FormatError& error) {
+    throw InvalidArgument(fmt::format("{}: {}", error.what(), kHint));
+  }
+  return options;
+}
+
+}  // namespace
 
 NamedTensors gather_rows(Group& group, const NamedTensors& own) {
   if (group.alone()) return own;
@@ -57,14 +79,12 @@ void require_same_options(Group& group, const TrainOptions& options) {
   for (const OptionInfo& info : option_table()) {
     if ((info.tasks & only(options.task)) != 0 && !info.may_differ_by_rank) own[info.name] = value_text(options, info);
   }
-  std::vector<nlohmann::ordered_json> all;
-  for (const std::string& text : group.share("options", json_text(own))) {
-    all.push_back(nlohmann::ordered_json::parse(text, nullptr, false));
-  }
+  std::vector<std::map<std::string, std::string>> all;
+  for (const std::string& text : group.share("options", json_text(own))) all.push_back(options_of_rank(all.size(), text));
   for (size_t rank = 1; rank < all.size(); ++rank) {
-    require(all[rank].is_object(), "rank {} did not send its options: do all ranks run the same version of raffia?", rank);
-    for (const auto& [name, value] : all[0].items()) {
-      const std::string first = value.get<std::string>(), other = all[rank].value(name, std::string("none"));
+    for (const auto& [name, first] : all[0]) {
+      const auto found = all[rank].find(name);
+      const std::string other = found == all[rank].end() ? "none" : found->second;
       require(first == other, "rank {} has --{} {}, rank 0 has --{} {}: all ranks of a run need the same options", rank, name,
               other, name, first);
     }

@@ -217,13 +217,16 @@ struct Connection {
   }
 };
 
+// A rank has two: one for its exchanges, one for its heartbeats. Some more, for ranks that connect again.
+size_t most_connections(int ranks) { return 16 + 4 * static_cast<size_t>(ranks); }
+
 }  // namespace
 
 bool is_loopback(const std::string& address) { return address == "localhost" || address == "::1" || address.starts_with("127."); }
 
 class StoreServer::Loop {
  public:
-  Loop(const std::string& address, int port) {
+  Loop(const std::string& address, int port, int ranks) : most_connections_(most_connections(ranks)) {
     const std::vector<Resolved> own = resolve(address.c_str(), port);
     const bool only_loopback = std::all_of(own.begin(), own.end(), [](const Resolved& one) { return one.is_loopback(); });
     if (is_loopback(address) || !only_loopback) listeners_ = listen_at(own);
@@ -276,11 +279,19 @@ class StoreServer::Loop {
       if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(10ms);  // the listener stays ready: do not spin
       return;
     }
+    if (connections_.size() >= most_connections_) {
+      // A rank greets as soon as it is connected: the oldest that has not is a stranger.
+      const auto stranger =
+          std::find_if(connections_.begin(), connections_.end(), [](const Connection& one) { return !one.greeted; });
+      if (stranger == connections_.end()) return;
+      connections_.erase(stranger);
+    }
     constexpr int kOn = 1;
     ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &kOn, sizeof(kOn));
     connections_.push_back({.socket = std::move(socket)});
   }
 
+  const size_t most_connections_;
   std::vector<Descriptor> listeners_;
   bool everywhere_ = false;
   Descriptor ends_;  // readable: the loop ends
@@ -289,7 +300,7 @@ class StoreServer::Loop {
   std::thread thread_;
 };
 
-StoreServer::StoreServer(const std::string& address, int port) : loop_(std::make_unique<Loop>(address, port)) {}
+StoreServer::StoreServer(const std::string& address, int port, int ranks) : loop_(std::make_unique<Loop>(address, port, ranks)) {}
 StoreServer::~StoreServer() = default;
 bool StoreServer::listens_everywhere() const { return loop_->everywhere(); }
 

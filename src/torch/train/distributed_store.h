@@ -22,8 +22,9 @@ bool is_loopback(const std::string& address);
 class StoreServer {
  public:
   // Listens only at the addresses of this name. On all interfaces only if `address` is not an address of this machine (a service
-  // in front of it), or a name that only this machine resolves to its loopback. Throws IoError.
-  StoreServer(const std::string& address, int port);
+  // in front of it), or a name that only this machine resolves to its loopback. Connections are limited to what `ranks` need, so
+  // that strangers cannot take all descriptors of this process. Throws IoError.
+  StoreServer(const std::string& address, int port, int ranks);
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;

@@ -71,7 +71,8 @@ struct Decoding {
   OnProgress progress = {};
 };
 
-// The most likely token at each step until Tokenizer::kEnd. Sources and translations without begin and end; in order.
+// The most likely token at each step until Tokenizer::kEnd. Sources and translations without begin and end; in order. Throws
+// Error for logits that are not finite, of which none is the most likely.
 std::vector<std::vector<int32_t>> translate_greedily(nn::TranslatorImpl& model, std::span<const std::vector<int32_t>> sources,
                                                      const Decoding& decoding = {});
 

@@ -1,9 +1,12 @@
 // Greedy translation, in batches of sentences of similar lengths.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "core/check.h"
+#include "raffia/error.h"
 #include "raffia/tokenizer.h"
 #include "torch/train/evaluate.h"
 
@@ -25,8 +28,10 @@ Tensor padded(std::span<const Sentence> sources, std::span<const size_t> chosen)
   return batch;
 }
 
-// Sentences that have ended stay in their batch; their further outputs are ignored.
-std::vector<Sentence> translate_batch(nn::TranslatorImpl& model, const Tensor& source, const std::vector<int64_t>& most_tokens) {
+// `chosen`: the numbers of the sentences, for errors. Sentences that have ended stay in their batch; their further outputs are
+// ignored.
+std::vector<Sentence> translate_batch(nn::TranslatorImpl& model, const Tensor& source, const std::vector<int64_t>& most_tokens,
+                                      std::span<const size_t> chosen) {
   const auto batch = static_cast<size_t>(source.size(0));
   const Tensor encoded = model.encode(source);
   nn::ModelState state;
@@ -34,10 +39,18 @@ std::vector<Sentence> translate_batch(nn::TranslatorImpl& model, const Tensor& s
   std::vector<Sentence> sentences(batch);
   std::vector<bool> ended(batch, false);
   while (std::find(ended.begin(), ended.end(), false) != ended.end()) {
-    last = model.decode(last, encoded, source, &state).argmax(-1);  // [B, 1]
+    const Tensor logits = model.decode(last, encoded, source, &state);  // [B, 1, vocabulary]
+    last = logits.argmax(-1);                                           // [B, 1]
+    const Tensor finite = logits.isfinite().all(-1);
     const int64_t* ids = last.data_ptr<int64_t>();
+    const bool* is_finite = finite.data_ptr<bool>();
     for (size_t b = 0; b < batch; ++b) {
       if (ended[b]) continue;
+      if (!is_finite[b]) {
+        throw Error(fmt::format(
+            "translate: sentence {}: a logit is not finite, expected a finite number: the weights of the model are damaged",
+            chosen[b] + 1));
+      }
       if (ids[b] != Tokenizer::kEnd) sentences[b].push_back(static_cast<int32_t>(ids[b]));
       ended[b] = ids[b] == Tokenizer::kEnd || static_cast<int64_t>(sentences[b].size()) >= most_tokens[b];
     }
@@ -70,7 +83,7 @@ std::vector<Sentence> translate_greedily(nn::TranslatorImpl& model, std::span<co
     }
     Tensor source = padded(sources, chosen);
     if (source.size(1) > end) source = source.narrow(1, 0, end).contiguous();
-    std::vector<Sentence> found = translate_batch(model, source, most_tokens);
+    std::vector<Sentence> found = translate_batch(model, source, most_tokens, chosen);
     for (size_t b = 0; b < chosen.size(); ++b) translations[chosen[b]] = std::move(found[b]);
     if (decoding.progress) decoding.progress(static_cast<int64_t>(begin + chosen.size()), static_cast<int64_t>(order.size()));
   }

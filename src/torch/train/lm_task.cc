@@ -47,6 +47,21 @@ bool stateful_of(const TrainOptions& options, const ModelConfig& config) {
   return options.stateful == "true";
 }
 
+// While this object exists, the model reads whole sequences instead of the part of this rank.
+class WholeSequences {
+ public:
+  WholeSequences(nn::LanguageModelImpl& model, const std::shared_ptr<SequenceParallel>& split) : model_(model), split_(split) {
+    model_.split_sequence(nullptr);
+  }
+  ~WholeSequences() { model_.split_sequence(split_); }
+  WholeSequences(const WholeSequences&) = delete;
+  WholeSequences& operator=(const WholeSequences&) = delete;
+
+ private:
+  nn::LanguageModelImpl& model_;
+  const std::shared_ptr<SequenceParallel>& split_;
+};
+
 class LmTask : public TrainingTask {
  public:
   LmTask(TrainOptions& options, bool goes_on) : smoothing_(options.label_smoothing) {
@@ -181,9 +196,8 @@ class LmTask : public TrainingTask {
   Metrics metrics(const ScoredText& text, const OnProgress& progress) {
     // Carried memory works with any number of tokens per call; longer calls are faster.
     const int64_t segment = stateful_ ? std::max<int64_t>(segment_, 1024) : segment_;
-    model_->split_sequence(nullptr);
+    const WholeSequences whole(*model_, split_);
     const NllScore score = score_lm(*model_, text.ids, {.segment = segment, .carried = stateful_, .progress = progress});
-    model_->split_sequence(split_);
     Metrics metrics = {{"nll", score.per_token()}, {"perplexity", score.perplexity()}};
     // Text with very few spaces has very few words: the perplexity per word is then meaningless and may be infinite.
     const double per_word = score.word_perplexity(text.facts);

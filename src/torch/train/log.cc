@@ -15,11 +15,15 @@
 namespace raffia::train {
 namespace {
 
-File cut_and_open(const std::filesystem::path& path, int64_t step) {
+bool is_evaluation(const nlohmann::ordered_json& record) { return record.contains("best"); }
+
+File cut_and_open(const std::filesystem::path& path, int64_t step, bool evaluation_due) {
   std::string kept;
   if (std::filesystem::exists(path)) {
     for (const auto& record : read_log(path)) {
-      if (record.value("step", int64_t{0}) <= step) kept += record.dump() + "\n";
+      const int64_t at = record.value("step", int64_t{0});
+      if (at > step || (at == step && evaluation_due && is_evaluation(record))) continue;
+      kept += record.dump() + "\n";
     }
   }
   write_file(path, kept);
@@ -28,7 +32,8 @@ File cut_and_open(const std::filesystem::path& path, int64_t step) {
 
 }  // namespace
 
-RunLog::RunLog(const std::filesystem::path& path, int64_t step) : file_(cut_and_open(path, step)) {}
+RunLog::RunLog(const std::filesystem::path& path, int64_t step, bool evaluation_due)
+    : file_(cut_and_open(path, step, evaluation_due)) {}
 
 void RunLog::append(const nlohmann::ordered_json& record) {
   const std::string line = record.dump() + "\n";

@@ -14,8 +14,9 @@ namespace raffia::train {
 
 class RunLog {
  public:
-  // Continues after the lines of steps up to `step`; later lines, and an incomplete line, are dropped.
-  RunLog(const std::filesystem::path& path, int64_t step);
+  // Continues after the lines of steps up to `step`; later lines, and an incomplete line, are dropped. `evaluation_due`: so is an
+  // evaluation of `step`, which will be made again.
+  RunLog(const std::filesystem::path& path, int64_t step, bool evaluation_due = false);
 
   void append(const nlohmann::ordered_json& record);  // throws IoError
   void sync();

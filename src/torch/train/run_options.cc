@@ -7,6 +7,7 @@
 #include "io/formats/json_fields.h"
 #include "io/formats/text.h"
 #include "raffia/error.h"
+#include "torch/train/checkpoint.h"
 #include "torch/train/init.h"
 #include "torch/train/trainer.h"
 
@@ -18,7 +19,7 @@ bool leaves_open(const std::string& text) { return text == "auto" || text == "-1
 
 TrainOptions saved_options(TaskKind task, const std::filesystem::path& path) {
   TrainOptions options = default_options(task);
-  read_json(options, parse_ordered_json(read_file(path), path.string()), path.string());
+  read_json(options, parse_ordered_json(read_file(path, kMostBytesOfRunJson), path.string()), path.string());
   return options;
 }
 

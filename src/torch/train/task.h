@@ -54,6 +54,7 @@ class TrainingTask {
   // carry memory from batch to batch.
   virtual LossSum loss(int64_t index) = 0;
 
+  // `progress` may throw, which ends the evaluation; the model is then as before.
   virtual Metrics evaluate(const OnProgress& progress) = 0;
   virtual Metrics test(const OnProgress&) { return {}; }  // empty: there are no test data
 

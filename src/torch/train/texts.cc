@@ -56,7 +56,7 @@ std::vector<std::string_view> texts_within(std::string_view file) {
 
 std::string read_for(std::string_view kind, const std::filesystem::path& path) {
   if (kind != "byte") return read_text_file(path);
-  std::string bytes = read_data_file(path, kMostBytesOfText);
+  std::string bytes = read_text_bytes(path);
   if (bytes.empty()) throw FormatError(fmt::format("{}: the file is empty", path.string()));
   return bytes;
 }

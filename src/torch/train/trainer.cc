@@ -93,6 +93,12 @@ struct Progress {
   // Since the last line of the log.
   double loss = 0, loss_count = 0;
   bool warned_of_clamps = false;
+  bool evaluation_due = false;  // the evaluation after this step was abandoned, or not begun
+};
+
+// Thrown out of an evaluation to end it.
+struct Abandoned {
+  int signal;
 };
 
 // With several ranks, all run the steps; only the first one evaluates and writes.
@@ -125,35 +131,57 @@ class Run {
     }
     // Last: it marks the directory as complete. Names of files may not be UTF-8.
     write_file(files_.options(), json_text(to_json(options_), 2) + "\n");
-    log_ = std::make_unique<RunLog>(files_.log(), progress_.step);
+    log_ = std::make_unique<RunLog>(files_.log(), progress_.step, progress_.evaluation_due);
   }
 
   Summary run(const StopSignal& stop) {
+    stop_ = stop;
     task_.model().train();
     observer_.started(progress_.step, steps_);
     // Once a step, so that all ranks stop at the same one.
-    const auto asked_to_stop = [&] { return highest_of_ranks(group_, stop ? stop() : 0); };
+    const auto asked_to_stop = [&] { return highest_of_ranks(group_, own_signal()); };
     int64_t signal = asked_to_stop();
     const auto out_of_patience = [&] { return options_.patience > 0 && progress_.evaluations_since_best >= options_.patience; };
     try {
+      if (progress_.evaluation_due && signal == 0) {
+        evaluate();
+        signal = asked_to_stop();
+        if (!progress_.evaluation_due) checkpoint();
+      }
       while (progress_.step < steps_ && !out_of_patience() && signal == 0) {
         group_.at_step(progress_.step, checkpoint_);
         step();
         signal = asked_to_stop();
         const bool is_last = progress_.step == steps_;
         if (progress_.step % options_.log_every == 0 || is_last) write_log();
-        if (progress_.step % eval_every_ == 0 || is_last) evaluate();
+        if (progress_.step % eval_every_ == 0 || is_last) {
+          progress_.evaluation_due = true;
+          if (signal == 0) evaluate();
+          signal = asked_to_stop();  // it may have come during a long evaluation
+        }
         if (progress_.step % checkpoint_every_ == 0 || is_last || out_of_patience() || signal != 0) checkpoint();
       }
     } catch (const IoError& error) {  // a full disk
       throw IoError(fmt::format("step {}: {}; {}", progress_.step, error.what(), last_checkpoint()));
     }
-    Summary result = summary(progress_.step == steps_ ? End::complete : out_of_patience() ? End::patience : End::interrupted);
-    if (result.end == End::interrupted) result.signal = static_cast<int>(signal);
-    return result;
+    const End end = progress_.evaluation_due   ? End::interrupted
+                    : progress_.step == steps_ ? End::complete
+                    : out_of_patience()        ? End::patience
+                                               : End::interrupted;
+    return summary(end, static_cast<int>(signal));
   }
 
  private:
+  int own_signal() const { return stop_ ? stop_() : 0; }
+
+  // For evaluations, which may take longer than all steps between them: a signal ends them.
+  OnProgress evaluation_progress() {
+    return [this](int64_t done, int64_t total) {
+      observer_.evaluating(done, total);
+      if (const int signal = own_signal(); signal != 0) throw Abandoned{signal};
+    };
+  }
+
   double elapsed() const { return earlier_seconds_ + seconds_since(start_); }
 
   void share_start() {
@@ -200,6 +228,8 @@ class Run {
     progress_.loss_count = fields.number("loss_count", 0, kMost);
     progress_.evaluations_since_best = fields.integer("evaluations_since_best", 0, INT64_MAX);
     progress_.warned_of_clamps = fields.truth("warned_of_clamps");
+    progress_.evaluation_due = fields.has("evaluation_due") && fields.truth("evaluation_due");  // older checkpoints: never
+    monitored_ = progress_.step - progress_.step % options_.log_every;
     if (!fields.value("best").is_null()) {
       JsonFields best = fields.object("best");
       progress_.best_step = best.integer("step", 0, INT64_MAX);
@@ -320,15 +350,23 @@ class Run {
     }
   }
 
+  // After a signal, the evaluation is still due when this returns.
   void evaluate() {
-    if (group_.first()) evaluate_and_keep_best();
-    const Tensor without_best = at::full({1}, progress_.evaluations_since_best, at::kLong);
-    group_.broadcast(without_best);
-    progress_.evaluations_since_best = without_best.item<int64_t>();
+    if (group_.first()) {
+      try {
+        evaluate_and_keep_best();
+        progress_.evaluation_due = false;
+      } catch (const Abandoned&) {  // it stays due
+      }
+    }
+    const Tensor outcome = torch::tensor({progress_.evaluations_since_best, int64_t{progress_.evaluation_due}}, at::kLong);
+    group_.broadcast(outcome);
+    progress_.evaluations_since_best = outcome[0].item<int64_t>();
+    progress_.evaluation_due = outcome[1].item<int64_t>() != 0;
   }
 
   void evaluate_and_keep_best() {
-    const Metrics metrics = task_.evaluate([this](int64_t done, int64_t total) { observer_.evaluating(done, total); });
+    const Metrics metrics = task_.evaluate(evaluation_progress());
     const Objective objective = task_.objective();
     const double value = value_of(metrics, objective.metric);
     const bool is_best =
@@ -367,6 +405,7 @@ class Run {
                           {"loss_count", progress_.loss_count},
                           {"evaluations_since_best", progress_.evaluations_since_best},
                           {"warned_of_clamps", progress_.warned_of_clamps},
+                          {"evaluation_due", progress_.evaluation_due},
                           {"best", nullptr},
                           {"tokenizer", fmt::format("{:016x}", task_.fingerprints().tokenizer)},
                           {"data", fmt::format("{:016x}", task_.fingerprints().data)},
@@ -384,8 +423,9 @@ class Run {
     store_.remove_all_but(options_.keep);
   }
 
-  Summary summary(End end) {
+  Summary summary(End end, int signal) {
     Summary summary{.end = end,
+                    .signal = end == End::interrupted ? signal : 0,
                     .step = progress_.step,
                     .best_step = progress_.best_step,
                     .checkpoint = checkpoint_,
@@ -396,8 +436,14 @@ class Run {
                     .tokens_per_second = static_cast<double>(progress_.tokens) / std::max(1e-9, progress_.train_seconds)};
     if (group_.first() && end != End::interrupted && progress_.best_step > 0) {
       nn::load_weights(task_.model(), files_.weights());
-      summary.test = task_.test([this](int64_t done, int64_t total) { observer_.evaluating(done, total); });
+      try {
+        summary.test = task_.test(evaluation_progress());
+      } catch (const Abandoned& abandoned) {
+        summary.signal = abandoned.signal;
+      }
     }
+    summary.signal = static_cast<int>(highest_of_ranks(group_, summary.signal));
+    if (summary.signal != 0) summary.end = End::interrupted;
     group_.barrier();  // the store is on the first rank, so it ends last
     return summary;
   }
@@ -412,6 +458,7 @@ class Run {
   Optimiser optimiser_;
   GradientReducer reducer_;
   const int64_t steps_, eval_every_, checkpoint_every_;
+  StopSignal stop_;
   Progress progress_;
   std::unique_ptr<RunLog> log_;
   const Clock::time_point start_ = Clock::now();

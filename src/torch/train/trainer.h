@@ -65,11 +65,11 @@ struct RunFiles {
 TrainOptions resolve_options(TaskKind task, const std::string& config, const std::map<std::string, std::string>& flags,
                              bool resume, Observer& observer);
 
-// Called before every step: returns the signal that should end the run; 0: none.
+// Called before every step, and many times during an evaluation: returns the signal that should end the run; 0: none.
 using StopSignal = std::function<int()>;
 
-// Runs to the end, or until `stop` returns a signal: then a checkpoint is written, if there were steps since the last. Throws
-// Error if it cannot continue; earlier checkpoints are kept.
+// Runs to the end, or until `stop` returns a signal: then a checkpoint is written, if there were steps since the last. An
+// evaluation is abandoned, and a resumed run starts it again. Throws Error if it cannot continue; earlier checkpoints are kept.
 Summary train(const TrainOptions& options, TrainingTask& task, Observer& observer, const StopSignal& stop = {});
 
 }  // namespace raffia::train

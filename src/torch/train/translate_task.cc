@@ -138,6 +138,7 @@ class TranslateTask : public TrainingTask {
     for (int64_t begin = 0; begin < data.batches->size(); begin += kPart) {
       const LossSum part = loss_of(data.batches->range(begin, std::min(data.batches->size(), begin + kPart)), 0);
       nll += {.nll = part.sum.item<double>(), .tokens = part.count};
+      if (progress) progress(0, data.batches->size());  // translations, which take most of the time, are counted
     }
     const Sequences sources = encode_all(*tokenizer_, data.text.sources);
     std::vector<std::string> translations;
