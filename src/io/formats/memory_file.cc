@@ -124,7 +124,7 @@ Memory Memory::load(const std::filesystem::path& path) {
   if (!begins_with(header, kKeyCacheImage)) return State::load(path);
   const uint64_t total = file.size();
   require_sizes(kKeyCacheImage, header, little_endian<uint64_t>(header, kKeyCacheImage.payload_size_at()), total, path.string());
-  require_on_disk(kKeyCacheImage, file, path.string());
+  file.require_stored(fmt::format("a {}", kKeyCacheImage.noun));
   std::vector<std::byte> bytes = header;
   bytes.resize(total);
   load_payload(kKeyCacheImage, file, std::span(bytes).subspan(header.size()), total, path.string());
