@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 struct SessionFlags {
   // A language model of bytes with 20 MB of weights.
   ModelBenchOptions bench{
-      .models = {.layers = 6, .width = 256, .heads = 4, .vocabulary = 260, .estimators = {{.kind = EstimatorKind::rfa_gate}}},
+      .models = {.layers = 6, .width = 256, .heads = 4, .vocabulary = 260, .estimators = {parse_estimator("rfa_gate")}},
       .cache_limit = 1};
   std::vector<int64_t> depths = {100, 100000};
   int64_t prompt = 8192;

@@ -20,7 +20,7 @@ namespace raffia::cli {
 // Models of random weights, or those of directories.
 struct ModelFlags {
   int64_t layers = 6, width = 512, heads = 8, vocabulary = 8192;
-  std::vector<Estimator> estimators = {{.kind = EstimatorKind::rfa_gate}, {.kind = EstimatorKind::softmax}};
+  std::vector<Estimator> estimators = {parse_estimator("rfa_gate"), parse_estimator("softmax")};
   std::vector<WeightType> types = {WeightType::f32};
   std::vector<std::string> directories;
   bool no_mmap = false;

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "io/formats/file.h"
+#include "io/tokenizers/tokenizer_file.h"
 #include "raffia/model_config.h"
 
 namespace raffia {
@@ -16,7 +17,7 @@ namespace raffia {
 // Files of a model directory (docs/model-format.md).
 constexpr const char* kConfigFile = "config.json";
 constexpr const char* kWeightsFile = "model.safetensors";
-constexpr const char* kTokenizerFile = "tokenizer.json";
+// and kTokenizerFile
 
 // Metadata of a weight file with checksums of the configuration and the tokenizer (its fingerprint; 0: none) it was saved with.
 // Damage to either is found when the model is loaded. Files without them are not checked.

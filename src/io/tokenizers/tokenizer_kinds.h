@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "io/formats/json_fields.h"
-#include "model/model_directory.h"
+#include "io/tokenizers/tokenizer_file.h"
 #include "raffia/tokenizer.h"
 
 namespace raffia {
