@@ -1,4 +1,5 @@
-// Session::from_bytes over tiny models: a FormatError, or a session that can continue and is saved unchanged.
+// Session::from_bytes over tiny models, in both format versions: a FormatError, or a session that can continue and is saved
+// unchanged.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "io/formats/image.h"
+#include "io/formats/session_file.h"
 #include "raffia/error.h"
 #include "raffia/session.h"
 #include "runtime/random_weights.h"
@@ -34,28 +36,35 @@ int64_t number_at(Bytes bytes, size_t at) {  // native byte order: it does not m
   return number;
 }
 
-// Corrects magic, version, sizes and checksum, also of the memories inside: a checksum is never found by chance. Windows have the
-// position of the session.
-template <const ImageFormat& kFormat>
-void mend_frame(Bytes image) {
-  std::array<int64_t, kFormat.fields> fields;
-  std::memcpy(fields.data(), image.data() + ImageFormat::kFieldsAt, sizeof(fields));
-  raffia::put_header(kFormat, fields, image);
+// Corrects magic, version, sizes and checksum, also of the memories inside: a checksum is never found by chance. Windows and keys
+// have the position of the session.
+void mend_frame(const ImageFormat& format, Bytes image) {
+  std::vector<int64_t> fields(format.fields);
+  std::memcpy(fields.data(), image.data() + ImageFormat::kFieldsAt, 8 * format.fields);
+  raffia::put_header(format, fields, image);
 }
 
-void mend_memory(Bytes image, bool is_window, int64_t position) {
-  const size_t header = is_window ? raffia::kWindowStateImage.header_size() : raffia::kStateImage.header_size();
-  if (image.size() < header + sizeof(position)) return;
-  if (!is_window) return mend_frame<raffia::kStateImage>(image);
-  std::memcpy(image.data() + header, &position, sizeof(position));
-  mend_frame<raffia::kWindowStateImage>(image);
+void mend_memory(const ImageFormat& format, Bytes image, int64_t position) {
+  if (image.size() < format.header_size() + sizeof(position)) return;
+  // The payload of these two begins with the number of tokens.
+  if (format.magic != raffia::kStateImage.magic) std::memcpy(image.data() + format.header_size(), &position, sizeof(position));
+  mend_frame(format, image);
 }
 
-void mend(std::vector<std::byte>& image, const Model& model) {
-  const uint64_t fingerprint = model.fingerprint();
-  std::memcpy(image.data() + ImageFormat::kFieldsAt, &fingerprint, sizeof(fingerprint));
-  const int64_t position = number_at(image, ImageFormat::kFieldsAt + 8);
+void mend_memories_of_version_2(Bytes image, int64_t position) {
+  try {
+    for (const raffia::SessionBlock& block : raffia::session_blocks(image, "fuzz")) {
+      const Bytes bytes = image.subspan(static_cast<size_t>(block.bytes.data() - image.data()), block.bytes.size());
+      for (const ImageFormat& format : {raffia::kStateImage, raffia::kWindowStateImage, raffia::kKeyCacheImage}) {
+        const auto magic = std::as_bytes(std::span(format.magic));
+        if (std::ranges::equal(bytes.first(std::min(bytes.size(), magic.size())), magic)) mend_memory(format, bytes, position);
+      }
+    }
+  } catch (const raffia::FormatError&) {
+  }
+}
 
+void mend_memories_of_version_1(Bytes image, int64_t position) {
   size_t at = kSessionImage.header_size() + 8 * 8;  // draws and sampling
   const auto number = [&] {
     at += 8;
@@ -66,7 +75,7 @@ void mend(std::vector<std::byte>& image, const Model& model) {
     const size_t left = image.size() - std::min(at, image.size());
     const size_t bytes = std::min<uint64_t>(size, left / element) * element;
     at += bytes;
-    return at <= image.size() ? Bytes(image).subspan(at - bytes, bytes) : Bytes();
+    return at <= image.size() ? image.subspan(at - bytes, bytes) : Bytes();
   };
   list(sizeof(int32_t));  // recent tokens
   list(sizeof(float));    // logits
@@ -77,11 +86,24 @@ void mend(std::vector<std::byte>& image, const Model& model) {
       list(sizeof(float));  // keys
       list(sizeof(float));  // values
     } else {
-      mend_memory(list(1), kind == 1, position);
+      mend_memory(kind == 1 ? raffia::kWindowStateImage : raffia::kStateImage, list(1), position);
     }
     list(sizeof(float));  // tail
   }
-  mend_frame<kSessionImage>(image);
+}
+
+void mend(Bytes image, const Model& model) {
+  const uint64_t fingerprint = model.fingerprint();
+  std::memcpy(image.data() + ImageFormat::kFieldsAt, &fingerprint, sizeof(fingerprint));
+  const int64_t position = number_at(image, ImageFormat::kFieldsAt + 8);
+  ImageFormat format = kSessionImage;
+  if (image[ImageFormat::kVersionAt] == std::byte{1}) {
+    format.version = 1;
+    mend_memories_of_version_1(image, position);
+  } else {
+    mend_memories_of_version_2(image, position);
+  }
+  mend_frame(format, image);
 }
 
 }  // namespace

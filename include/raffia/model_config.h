@@ -71,7 +71,9 @@ struct ModelConfig {
   void check(std::string_view where) const;  // throws FormatError, which names the field
 };
 
-// Every field is written. Unknown fields, missing fields and wrong types are FormatErrors that name the field.
+// Every field is written, and the version of the format first. A missing field has the default above, and an unknown one is
+// ignored (docs/model-format.md). FormatErrors that name the field: a wrong type or value, a name that resembles a known one, and
+// an unknown field that the file lists in "requires".
 std::string to_json(const ModelConfig& config);
 ModelConfig model_config_from_json(std::string_view text, std::string_view where);
 void save_model_config(const ModelConfig& config, const std::filesystem::path& path);  // atomic

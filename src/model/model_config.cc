@@ -3,13 +3,11 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
-#include <optional>
 
 #include "core/message.h"
 #include "estimators/registry.h"
-#include "io/formats/json_fields.h"
 #include "io/formats/text.h"
+#include "model/config_fields.h"
 #include "raffia/error.h"
 
 namespace raffia {
@@ -209,28 +207,6 @@ class Checks {
   std::string_view where_;
 };
 
-// Defaults for keys of an estimator that the file does not have. Older files have no `mean`: their samples were drawn.
-Estimator unnamed_keys() { return {.mean = false}; }
-
-// parse_estimator with the file and field in front.
-Estimator estimator_field(const JsonFields& fields, std::string_view name, std::string_view text) {
-  try {
-    return parse_estimator(text, unnamed_keys());
-  } catch (const InvalidArgument& error) {
-    fields.refuse(name, fmt::format("is not an estimator: {}", without_origin(error.what())));
-  }
-}
-
-template <typename Parse>
-auto named_field(JsonFields& fields, std::string_view name, Parse parse) {
-  const std::string text = fields.string(name);
-  try {
-    return parse(text);
-  } catch (const InvalidArgument& error) {
-    fields.refuse(name, fmt::format("is invalid: {}", without_origin(error.what())));
-  }
-}
-
 }  // namespace
 
 std::string_view name_of(Task task) { return task <= Task::image ? kTasks[static_cast<size_t>(task)] : "unknown"; }
@@ -266,83 +242,10 @@ Estimator ModelConfig::streamed(Estimator estimator, uint32_t number) const {
 
 void ModelConfig::check(std::string_view where) const { Checks(*this, where).run(); }
 
-std::string to_json(const ModelConfig& config) {
-  nlohmann::ordered_json json;
-  json["task"] = name_of(config.task);
-  json["vocabulary"] = config.vocabulary;
-  json["width"] = config.width;
-  json["heads"] = config.heads;
-  json["kv_heads"] = config.kv_heads;
-  json["layers"] = config.layers;
-  json["ffn"] = config.ffn;
-  json["norm"] = name_of(config.norm);
-  json["norm_eps"] = config.norm_eps;
-  json["feed_forward"] = name_of(config.feed_forward);
-  json["bias"] = config.bias;
-  json["tied"] = config.tied;
-  json["estimators"] = nlohmann::ordered_json::array();
-  for (const Estimator& estimator : config.estimators) json["estimators"].push_back(to_string(estimator, unnamed_keys()));
-  json["cross"] = to_string(config.cross, unnamed_keys());
-  json["positions"] = name_of(config.positions);
-  json["max_length"] = config.max_length;
-  json["rotary_base"] = config.rotary_base;
-  json["conv"] = config.conv;
-  json["head_norm"] = config.head_norm;
-  json["learned_sigma"] = config.learned_sigma;
-  json["pool"] = config.pool;
-  json["span_min"] = config.span_min;
-  json["span_max"] = config.span_max;
-  json["dropout"] = config.dropout;
-  json["classes"] = config.classes;
-  json["pairs"] = config.pairs;
-  json["image_size"] = config.image_size;
-  json["channels"] = config.channels;
-  json["patch"] = config.patch;
-  json["seed"] = config.seed;
-  return json.dump(2) + "\n";
-}
+std::string to_json(const ModelConfig& config) { return config_text(config, config_fields()); }
 
 ModelConfig model_config_from_json(std::string_view text, std::string_view where) {
-  // check() checks the ranges; any number of the right type is accepted here.
-  JsonFields fields = JsonFields::parse(text, where);
-  const auto integer = [&fields](std::string_view name) { return fields.integer(name, INT64_MIN, INT64_MAX); };
-  const auto number = [&fields](std::string_view name) { return fields.number(name, -1e300, 1e300); };
-  ModelConfig config;
-  config.task = named_field(fields, "task", parse_task);
-  config.vocabulary = integer("vocabulary");
-  config.width = integer("width");
-  config.heads = integer("heads");
-  config.kv_heads = integer("kv_heads");
-  config.layers = integer("layers");
-  config.ffn = integer("ffn");
-  config.norm = named_field(fields, "norm", parse_norm);
-  config.norm_eps = number("norm_eps");
-  config.feed_forward = named_field(fields, "feed_forward", parse_feed_forward);
-  config.bias = fields.truth("bias");
-  config.tied = fields.truth("tied");
-  for (const std::string& entry : fields.strings("estimators")) {
-    config.estimators.push_back(estimator_field(fields, "estimators", entry));
-  }
-  config.cross = estimator_field(fields, "cross", fields.string("cross"));
-  config.positions = named_field(fields, "positions", parse_positions);
-  config.max_length = integer("max_length");
-  config.rotary_base = number("rotary_base");
-  config.conv = integer("conv");
-  config.head_norm = fields.truth("head_norm");
-  config.learned_sigma = fields.truth("learned_sigma");
-  config.pool = integer("pool");
-  config.span_min = number("span_min");
-  config.span_max = number("span_max");
-  config.dropout = number("dropout");
-  config.classes = integer("classes");
-  config.pairs = fields.truth("pairs");
-  config.image_size = integer("image_size");
-  config.channels = integer("channels");
-  config.patch = integer("patch");
-  config.seed = fields.unsigned_integer("seed");
-  fields.expect_no_more();
-  config.check(where);
-  return config;
+  return read_config(text, where, config_fields());
 }
 
 void save_model_config(const ModelConfig& config, const std::filesystem::path& path) {

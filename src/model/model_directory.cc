@@ -13,6 +13,7 @@
 #include "io/data/datasets.h"
 #include "io/formats/image.h"
 #include "io/formats/safetensors.h"
+#include "model/config_fields.h"
 #include "raffia/error.h"
 
 namespace raffia {
@@ -86,8 +87,8 @@ constexpr const char* kConfigSeal = "config";
 constexpr const char* kTokenizerSeal = "tokenizer";
 
 std::string seal_of(const ModelConfig& config) {
-  const std::string json = to_json(config);
-  return hexadecimal(data_checksum(std::as_bytes(std::span(json))));
+  const std::string text = identity_text(config);
+  return hexadecimal(data_checksum(std::as_bytes(std::span(text))));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "io/formats/safetensors.h"
 #include "io/formats/text.h"
+#include "model/config_fields.h"
 #include "model/model_directory.h"
 #include "raffia/error.h"
 #include "runtime/products.h"
@@ -122,7 +123,7 @@ void Graph::require_session_bytes(uint64_t most) const {
 
 uint64_t Graph::fingerprint() const {
   // Includes the header: names and shapes determine the meaning of the data.
-  const std::string text = fmt::format("{}{:016x}{:016x}{:016x}", to_json(config_), header_checksum_, checksum(),
+  const std::string text = fmt::format("{}{:016x}{:016x}{:016x}", identity_text(config_), header_checksum_, checksum(),
                                        tokenizer_ ? tokenizer_->fingerprint() : 0);
   return data_checksum(std::as_bytes(std::span(text)));
 }

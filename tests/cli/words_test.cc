@@ -1,11 +1,9 @@
-// The words of the command: lines of progress bars, and what a misspelled name was meant to be.
+// Lines of progress bars.
 #include <gtest/gtest.h>
 
 #include <string>
-#include <vector>
 
 #include "cli/shared/progress.h"
-#include "cli/shared/suggest.h"
 
 namespace raffia::cli {
 namespace {
@@ -29,26 +27,6 @@ TEST(BarLine, LosesWordsBeforeItLosesShareAndTimeLeft) {
 }
 
 TEST(BarLine, CharactersOfSeveralBytesAreOneColumn) { EXPECT_EQ(bar_line(1, "\u00e9\u00e9\u00e9", "", 8), "100% \u00e9\u00e9"); }
-
-TEST(EditDistance, CountsSwapsOfNeighboursOnce) {
-  EXPECT_EQ(edit_distance("train", "train"), 0U);
-  EXPECT_EQ(edit_distance("trian", "train"), 1U);
-  EXPECT_EQ(edit_distance("tran", "train"), 1U);
-  EXPECT_EQ(edit_distance("traain", "train"), 1U);
-  EXPECT_EQ(edit_distance("brain", "train"), 1U);
-  EXPECT_EQ(edit_distance("", "train"), 5U);
-  EXPECT_EQ(edit_distance("generate", "info"), 7U);
-}
-
-TEST(Suggestion, NamesWhatIsCloseAndNothingElse) {
-  const std::vector<std::string> known = {"generate", "translate", "train", "info"};
-  EXPECT_EQ(suggestion("trian", known), ": did you mean 'train'?");
-  EXPECT_EQ(suggestion("gen", known), ": did you mean 'generate'?");
-  EXPECT_EQ(suggestion("transalte", known), ": did you mean 'translate'?");
-  EXPECT_EQ(suggestion("frobnicate", known), "");
-  EXPECT_EQ(suggestion("x", known), "");
-  EXPECT_EQ(suggestion("train", {}), "");
-}
 
 }  // namespace
 }  // namespace raffia::cli

@@ -68,7 +68,7 @@ def seal_safetensors(data):
 
 # Images of states: magic, version, header size, fields of 64 bits, payload size, checksum, payload.
 
-IMAGE_HEADERS = {b"RAFSTATE": 64, b"RAFWINST": 136, b"RAFSESSN": 56}
+IMAGE_HEADERS = {b"RAFSTATE": 64, b"RAFWINST": 136, b"RAFKEYCA": 64, b"RAFSESSN": 56}
 
 
 def seal_image(data):
@@ -85,16 +85,16 @@ def seal_image(data):
 
 
 def _seal_inner_images(data, begin):
-    for magic, header in IMAGE_HEADERS.items():
-        at = data.find(magic, begin)
-        while at >= 0:
-            # Before an image stands its size in bytes.
-            size = struct.unpack_from("<Q", data, at - 8)[0] if at >= begin + 8 else 0
-            if header <= size <= len(data) - at:
-                struct.pack_into("<Q", data, at + header - 16, size - header)
-                image = data[at : at + size]
-                struct.pack_into("<Q", data, at + header - 8, xxh3(image[: header - 8] + image[header:]))
-            at = data.find(magic, at + 8)
+    """Blocks of a session that are images. Its description lists them: JSON before the blocks, of the size in the last field of the header."""
+    at = begin + struct.unpack_from("<Q", data, begin - 24)[0]
+    try:
+        for block in json.loads(data[begin:at])["blocks"]:
+            end = at + block["bytes"]
+            if at <= end <= len(data):
+                data[at:end] = seal_image(data[at:end])
+            at = end
+    except UNREADABLE:
+        return
 
 
 # A SentencePiece model: a protocol buffer.

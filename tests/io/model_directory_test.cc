@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <string>
 
 #include "io/formats/image.h"
+#include "io/formats/safetensors.h"
+#include "io/formats/text.h"
+#include "support/paths.h"
 #include "support/temporary_directory.h"
 
 namespace raffia {
@@ -57,6 +61,12 @@ TEST(ModelDirectory, FilesOfOtherModelsAndRunsAreKnown) {
       EXPECT_FALSE(is_file_of_model(directory.path() / name, own)) << name;
     }
   }
+}
+
+TEST(ModelDirectory, ChecksumOfAnOldConfigurationIsThatOfItsFile) {
+  const fs::path file = golden_directory().parent_path() / "compat" / "0.1" / "lm-gate" / "config.json";
+  const std::string text = read_file(file);
+  EXPECT_EQ(seals_of(load_model_config(file), 0).at("config"), hexadecimal(data_checksum(std::as_bytes(std::span(text)))));
 }
 
 }  // namespace

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "cli/shared/app_tree.h"
-#include "cli/shared/suggest.h"
 #include "core/message.h"
+#include "core/suggest.h"
 #include "io/formats/mapped_file.h"
 #include "raffia/version.h"
 

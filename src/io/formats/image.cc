@@ -59,9 +59,12 @@ std::vector<int64_t> read_fields(const ImageFormat& format, Bytes header, std::s
   if (!begins_with(header, format.magic)) {
     throw FormatError(fmt::format("{}: does not begin with {}: not a {}", where, format.magic, format.noun));
   }
-  if (const auto version = little_endian<uint32_t>(header, ImageFormat::kVersionAt); version != format.version) {
+  if (const auto version = little_endian<uint32_t>(header, ImageFormat::kVersionAt);
+      version < format.oldest || version > format.version) {
     throw FormatError(fmt::format("{}: {} format version {} at byte {}, expected {}", where, format.noun, version,
-                                  ImageFormat::kVersionAt, format.version));
+                                  ImageFormat::kVersionAt,
+                                  format.oldest == format.version ? fmt::to_string(format.version)
+                                                                  : fmt::format("{} to {}", format.oldest, format.version)));
   }
   if (const auto size = little_endian<uint32_t>(header, ImageFormat::kHeaderSizeAt); size != format.header_size()) {
     throw FormatError(

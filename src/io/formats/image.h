@@ -20,10 +20,11 @@
 namespace raffia {
 
 struct ImageFormat {
-  std::string_view magic;  // 8 bytes
-  std::string_view noun;   // in messages: "a <noun>"
-  uint32_t version;
-  size_t fields;  // of the shape
+  std::string_view magic;     // 8 bytes
+  std::string_view noun;      // in messages: "a <noun>"
+  uint32_t version;           // that is written
+  size_t fields;              // of the shape
+  uint32_t oldest = version;  // that is read; its header has the same fields
 
   static constexpr size_t kVersionAt = 8, kHeaderSizeAt = 12, kFieldsAt = 16;
   constexpr size_t payload_size_at() const { return kFieldsAt + 8 * fields; }
@@ -34,8 +35,8 @@ struct ImageFormat {
 inline constexpr ImageFormat kStateImage{.magic = "RAFSTATE", .noun = "state", .version = 1, .fields = 4};
 inline constexpr ImageFormat kWindowStateImage{.magic = "RAFWINST", .noun = "window state", .version = 1, .fields = 13};
 inline constexpr ImageFormat kKeyCacheImage{.magic = "RAFKEYCA", .noun = "key cache", .version = 1, .fields = 4};
-// Fingerprint of the model, position, number of parts.
-inline constexpr ImageFormat kSessionImage{.magic = "RAFSESSN", .noun = "session", .version = 1, .fields = 3};
+// Fingerprint of the model, position, and the size of the description; in version 1: the number of parts.
+inline constexpr ImageFormat kSessionImage{.magic = "RAFSESSN", .noun = "session", .version = 2, .fields = 3, .oldest = 1};
 
 // Fills the header of an image whose payload is already written.
 void put_header(const ImageFormat& format, std::span<const int64_t> fields, std::span<std::byte> image);

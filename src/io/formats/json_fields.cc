@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/message.h"
+#include "core/suggest.h"
 #include "raffia/error.h"
 
 namespace raffia {
@@ -139,6 +141,18 @@ std::string JsonFields::string(std::string_view name) {
   return value.get<std::string>();
 }
 
+int64_t JsonFields::integer(std::string_view name, int64_t least, int64_t most, int64_t otherwise) {
+  return has(name) ? integer(name, least, most) : otherwise;
+}
+
+uint64_t JsonFields::unsigned_integer(std::string_view name, uint64_t otherwise) {
+  return has(name) ? unsigned_integer(name) : otherwise;
+}
+
+double JsonFields::number(std::string_view name, double least, double most, double otherwise) {
+  return has(name) ? number(name, least, most) : otherwise;
+}
+
 template <typename Value, typename Fits>
 std::vector<Value> JsonFields::list(std::string_view name, std::string_view expected, const Fits& fits) {
   const Json& value = take(name);
@@ -184,6 +198,24 @@ void JsonFields::expect_no_more() const {
   for (const auto& [name, value] : object_->items()) {
     if (!taken_.contains(name)) {
       throw FormatError(fmt::format("{}: field {} is unknown", where_, Json(prefix_ + name).dump(-1, ' ', true)));
+    }
+  }
+}
+
+void JsonFields::require_known(std::span<const std::string> known) {
+  if (!has(kRequires)) return;
+  for (const std::string& name : strings(kRequires)) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    refuse(kRequires,
+           fmt::format("names {}, which this version does not know: a newer raffia is needed", Json(name).dump(-1, ' ', true)));
+  }
+}
+
+void JsonFields::refuse_misspelled(std::span<const std::string> known) const {
+  for (const auto& [name, value] : object_->items()) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    if (const std::string meant = suggestion(name, known); !meant.empty()) {
+      throw FormatError(fmt::format("{}: field {} is unknown{}", where_, Json(prefix_ + name).dump(-1, ' ', true), meant));
     }
   }
 }

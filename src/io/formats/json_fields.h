@@ -1,9 +1,12 @@
-// Strict reading of JSON objects from untrusted files: every field is read by name, type and range, and unknown fields are an
-// error. All throw FormatError, which names the file and the field.
+// Strict reading of JSON objects from untrusted files: every field is read by name, type and range. All throw FormatError, which
+// names the file and the field.
 //
 //   JsonFields fields = JsonFields::parse(text, path.string());
 //   config.width = fields.integer("width", 1, 65536);
 //   fields.expect_no_more();
+//
+// Formats that can grow give a default to fields that may be missing, and ignore those that they do not know: they do without
+// expect_no_more().
 #ifndef RAFFIA_IO_FORMATS_JSON_FIELDS_H_
 #define RAFFIA_IO_FORMATS_JSON_FIELDS_H_
 
@@ -12,6 +15,7 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +46,11 @@ class JsonFields {
   double number(std::string_view name, double least, double most);  // finite
   bool truth(std::string_view name);
   std::string string(std::string_view name);
+  // The same; a missing field is `otherwise`.
+  int64_t integer(std::string_view name, int64_t least, int64_t most, int64_t otherwise);
+  uint64_t unsigned_integer(std::string_view name, uint64_t otherwise);
+  double number(std::string_view name, double least, double most, double otherwise);
+
   std::vector<std::string> strings(std::string_view name);
   std::vector<double> numbers(std::string_view name);  // finite
   std::vector<int64_t> integers(std::string_view name, int64_t least, int64_t most);
@@ -53,6 +62,11 @@ class JsonFields {
   const nlohmann::json& value(std::string_view name) { return take(name); }
 
   void expect_no_more() const;
+  // A file can list the names that its reader must understand, in the field kRequires. Throws if one of them is not known.
+  static constexpr const char* kRequires = "requires";
+  void require_known(std::span<const std::string> known);
+  // Throws for a field that is not a known one but resembles it. Other unknown fields are ignored.
+  void refuse_misspelled(std::span<const std::string> known) const;
 
   // Throws FormatError "<file>: field "name" <what>".
   [[noreturn]] void refuse(std::string_view name, std::string_view what) const;

@@ -3,148 +3,191 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
 
 #include "core/message.h"
 #include "io/formats/elements.h"
 #include "io/formats/file.h"
 #include "io/formats/image.h"
+#include "io/formats/json_fields.h"
+#include "io/formats/session_file_v1.h"
 #include "io/formats/text.h"
 #include "raffia/error.h"
 
 namespace raffia {
 namespace {
 
-// Lists in a payload begin with their number of entries, which is limited by the bytes that follow.
-class Writer {
- public:
-  explicit Writer(std::vector<std::byte>& bytes) : bytes_(bytes) {}
+using Json = nlohmann::ordered_json;
 
-  void number(uint64_t value) {
-    for (int i = 0; i < 8; ++i) bytes_.push_back(static_cast<std::byte>(value >> (8 * i)));
-  }
-  void number(double value) { number(std::bit_cast<uint64_t>(value)); }
-  void number(int64_t value) { number(static_cast<uint64_t>(value)); }
+constexpr int64_t kMostPositions = int64_t{1} << 60;
+constexpr uint64_t kMostBytesOfDescription = 1 << 20;  // kMostSessionParts memories with their tails take half of it
+
+// Names in the description and of blocks: each is written and read by these.
+constexpr const char* kSampling = "sampling";
+constexpr const char* kBlocks = "blocks";
+constexpr const char* kDraws = "draws";
+constexpr const char* kRecent = "recent";
+constexpr const char* kLogits = "logits";
+std::string memory_name(size_t attention) { return fmt::format("attention.{}.memory", attention); }
+std::string tail_name(size_t attention) { return fmt::format("attention.{}.tail", attention); }
+
+// The sampling options by name. `visit` is called with each name and member.
+template <typename Options, typename Visit>
+void visit_sampling(Options& options, const Visit& visit) {
+  visit("repetition_penalty", options.repetition_penalty);
+  visit("repetition_window", options.repetition_window);
+  visit("temperature", options.temperature);
+  visit("top_k", options.top_k);
+  visit("top_p", options.top_p);
+  visit("min_p", options.min_p);
+  visit("seed", options.seed);
+}
+
+// SamplingOptions::check() checks the ranges.
+void read_option(JsonFields& fields, const char* name, double& value) {
+  value = fields.number(name, std::numeric_limits<double>::lowest(), std::numeric_limits<double>::max(), value);
+}
+void read_option(JsonFields& fields, const char* name, int64_t& value) {
+  value = fields.integer(name, INT64_MIN, INT64_MAX, value);
+}
+void read_option(JsonFields& fields, const char* name, uint64_t& value) { value = fields.unsigned_integer(name, value); }
+
+// Collects blocks and lists them for the description.
+class BlockWriter {
+ public:
   template <class Word>
-  void words(std::span<const Word> values) {
-    number(static_cast<uint64_t>(values.size()));
+  void add(const std::string& name, std::span<const Word> values) {
+    list_.push_back({{"name", name}, {"bytes", values.size_bytes()}});
     const size_t at = bytes_.size();
     bytes_.resize(at + values.size_bytes());
     if (values.empty()) return;
     std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
     swap_if_big_endian<Word>(std::span(bytes_).subspan(at));
   }
+  const Json& list() const { return list_; }
+  std::span<const std::byte> bytes() const { return bytes_; }
 
  private:
-  std::vector<std::byte>& bytes_;
+  Json list_ = Json::array();
+  std::vector<std::byte> bytes_;
 };
 
-class PayloadReader {
- public:
-  PayloadReader(std::span<const std::byte> bytes, size_t at, std::string_view where) : bytes_(bytes), at_(at), where_(where) {}
-
-  uint64_t number(std::string_view what) {
-    need(8, what);
-    at_ += 8;
-    return little_endian<uint64_t>(bytes_, at_ - 8);
-  }
-  int64_t count(std::string_view what, int64_t most) {
-    const uint64_t value = number(what);
-    if (value > static_cast<uint64_t>(most)) refuse("{} is {}, expected 0 to {}", what, value, most);
-    return static_cast<int64_t>(value);
-  }
-  double real(std::string_view what) { return std::bit_cast<double>(number(what)); }
-  std::span<const std::byte> block(std::string_view what, size_t element) {
-    const uint64_t entries = number(what);
-    if (entries > (bytes_.size() - at_) / element) {
-      refuse("{} has {} entries of {} bytes, expected at most the {} bytes that follow", what, entries, element,
-             bytes_.size() - at_);
-    }
-    at_ += entries * element;
-    return bytes_.subspan(at_ - entries * element, entries * element);
-  }
-  template <class Word>
-  std::vector<Word> words(std::string_view what) {
-    const std::span<const std::byte> found = block(what, sizeof(Word));
-    std::vector<Word> values(found.size() / sizeof(Word));
-    if (!values.empty()) std::memcpy(values.data(), found.data(), found.size());
-    swap_if_big_endian<Word>(std::as_writable_bytes(std::span(values)));
-    return values;
-  }
-  void expect_end() const {
-    if (at_ != bytes_.size()) refuse("{} bytes follow the last part, expected none", bytes_.size() - at_);
-  }
-  template <typename... Args>
-  [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
-    throw FormatError(fmt::format("{}: session at byte {}: {}", where_, at_, fmt::format(format, std::forward<Args>(args)...)));
-  }
-
- private:
-  void need(size_t count, std::string_view what) const {
-    if (bytes_.size() - at_ < count) refuse("{} is truncated", what);
-  }
-
-  std::span<const std::byte> bytes_;
-  size_t at_;
-  std::string_view where_;
-};
-
-enum class PartKind : uint8_t { state, window_state, keys };
-
-constexpr int64_t kMostPositions = int64_t{1} << 60, kMostHeads = 1 << 16, kMostParts = 1 << 12;
-
-KeyCache read_keys(PayloadReader& reader, int64_t position) {
-  const int64_t rows = reader.count("number of keys", position);
-  const int64_t heads = reader.count("heads of keys", kMostHeads), dim = reader.count("size of keys", kMostHeads);
-  if (heads == 0 || dim == 0) reader.refuse("keys of {} heads x {}, expected 1 or more of each", heads, dim);
-  const auto keys = reader.words<float>("keys"), values = reader.words<float>("values");
-  // No overflow: heads and sizes are at most 2^16, and rows at most as many as floats were read.
-  const auto floats = static_cast<int64_t>(keys.size());
-  const int64_t width = heads * dim;
-  if (keys.size() != values.size() || floats / width != rows || floats % width != 0) {
-    reader.refuse("{} keys of {} x {} and {} values, expected {} rows", floats, heads, dim, values.size(), rows);
-  }
-  KeyCache cache({.batch = 1, .heads = heads, .dim = dim, .value_dim = dim});
-  cache.assign(0, position, keys, values);
-  return cache;
+// Padded with spaces, so that its length does not depend on the values of the sampling options.
+std::string description_of(const SessionImage& image, const Json& blocks) {
+  constexpr size_t kLongestSampling = 256;  // names 96, four doubles of 24, three integers of 20
+  Json sampling;
+  visit_sampling(image.sampling, [&](const char* name, const auto& value) { sampling[name] = value; });
+  const size_t length = sampling.dump().size();
+  const std::string padding(kLongestSampling - std::min(length, kLongestSampling), ' ');
+  return Json({{kSampling, sampling}, {kBlocks, blocks}}).dump() + padding;
 }
 
-SessionImage::Part read_part(PayloadReader& reader, int64_t position) {
-  const auto kind = static_cast<PartKind>(reader.count("kind of memory", 2));
-  const auto past = [&]() -> Memory {
-    if (kind == PartKind::keys) return read_keys(reader, position);
-    const std::span<const std::byte> bytes = reader.block("memory", 1);
-    try {
-      if (kind == PartKind::state) return State::from_bytes(bytes);
-      return WindowState::from_bytes(bytes);
-    } catch (const FormatError& error) {
-      reader.refuse("memory is damaged: {}", without_origin(error.what()));
+template <class Word>
+std::vector<Word> words_of(const SessionBlock& block, std::string_view where) {
+  if (block.bytes.size() % sizeof(Word) != 0) {
+    throw FormatError(fmt::format("{}: block \"{}\" has {} bytes, expected a multiple of {}", where, block.name,
+                                  block.bytes.size(), sizeof(Word)));
+  }
+  std::vector<Word> values(block.bytes.size() / sizeof(Word));
+  if (!values.empty()) std::memcpy(values.data(), block.bytes.data(), block.bytes.size());
+  swap_if_big_endian<Word>(std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+// A block that is missing is an empty one.
+SessionBlock block_of(std::span<const SessionBlock> blocks, const std::string& name) {
+  const auto found = std::ranges::lower_bound(blocks, name, {}, &SessionBlock::name);
+  return found != blocks.end() && found->name == name ? *found : SessionBlock{.name = name, .bytes = {}};
+}
+
+Memory memory_of(const SessionBlock& block, std::string_view where) {
+  try {
+    return Memory::from_bytes(block.bytes);
+  } catch (const FormatError& error) {
+    throw FormatError(fmt::format("{}: block \"{}\": memory is damaged: {}", where, block.name, without_origin(error.what())));
+  }
+}
+
+struct Contents {
+  JsonFields description;
+  std::vector<SessionBlock> blocks;  // sorted by name
+};
+
+// `left`: the bytes after the description, which lists them.
+std::vector<SessionBlock> blocks_in(std::span<const std::byte> left, JsonFields& description) {
+  std::vector<SessionBlock> blocks;
+  if (description.has(kBlocks)) {
+    for (JsonFields& entry : description.objects(kBlocks)) {
+      const auto size = static_cast<size_t>(entry.integer("bytes", 0, std::ssize(left)));
+      blocks.push_back({.name = entry.string("name"), .bytes = left.first(size)});
+      left = left.subspan(size);
     }
-  };
-  Memory memory = past();
-  return {.past = std::move(memory), .tail = reader.words<float>("tail of the convolution")};
+  }
+  if (!left.empty()) description.refuse(kBlocks, fmt::format("leaves {} bytes at the end, expected none", left.size()));
+  std::ranges::sort(blocks, {}, &SessionBlock::name);
+  if (const auto twice = std::ranges::adjacent_find(blocks, {}, &SessionBlock::name); twice != blocks.end()) {
+    description.refuse(kBlocks, fmt::format("names {} twice", json_text(Json(twice->name))));
+  }
+  return blocks;
+}
+
+// `bytes`: at least a header, whose last field is the size of the description.
+Contents contents_of(std::span<const std::byte> bytes, std::string_view where) {
+  constexpr size_t kSizeAt = kSessionImage.payload_size_at() - 8;
+  const auto size = little_endian<uint64_t>(bytes, kSizeAt);
+  const std::span<const std::byte> payload = bytes.subspan(kSessionImage.header_size());
+  if (const auto most = std::min<uint64_t>(kMostBytesOfDescription, payload.size()); size > most) {
+    throw FormatError(fmt::format("{}: description of {} bytes at byte {}, expected at most {}", where, size, kSizeAt, most));
+  }
+  const std::string_view text(reinterpret_cast<const char*>(payload.data()), size);
+  JsonFields description = JsonFields::parse(text, fmt::format("{}: description of the session", where));
+  std::vector<SessionBlock> blocks = blocks_in(payload.subspan(size), description);
+  return {.description = std::move(description), .blocks = std::move(blocks)};
+}
+
+void require_known_names(JsonFields& description, size_t memories) {
+  std::vector<std::string> known = {JsonFields::kRequires, kSampling, kBlocks, kDraws, kRecent, kLogits};
+  const SamplingOptions options;
+  visit_sampling(options, [&](const char* name, const auto&) { known.push_back(fmt::format("{}.{}", kSampling, name)); });
+  for (size_t i = 0; i < memories; ++i) {
+    known.push_back(memory_name(i));
+    known.push_back(tail_name(i));
+  }
+  description.require_known(known);
+}
+
+void read_session_v2(std::span<const std::byte> bytes, std::string_view where, SessionImage& image) {
+  auto [description, blocks] = contents_of(bytes, where);
+  size_t memories = 0;
+  while (!block_of(blocks, memory_name(memories)).bytes.empty()) ++memories;
+  if (memories > kMostSessionParts) {
+    throw FormatError(fmt::format("{}: {} memories, expected at most {}", where, memories, kMostSessionParts));
+  }
+  require_known_names(description, memories);
+  for (size_t i = 0; i < memories; ++i) {
+    image.parts.push_back({.past = memory_of(block_of(blocks, memory_name(i)), where),
+                           .tail = words_of<float>(block_of(blocks, tail_name(i)), where)});
+  }
+  if (description.has(kSampling)) {
+    JsonFields options = description.object(kSampling);
+    visit_sampling(image.sampling, [&](const char* name, auto& value) { read_option(options, name, value); });
+  }
+  const std::vector<uint64_t> draws = words_of<uint64_t>(block_of(blocks, kDraws), where);
+  if (draws.size() > 1)
+    throw FormatError(fmt::format("{}: block \"{}\" has {} numbers, expected 1", where, kDraws, draws.size()));
+  image.draws = draws.empty() ? 0 : draws[0];
+  image.recent = words_of<int32_t>(block_of(blocks, kRecent), where);
+  image.logits = words_of<float>(block_of(blocks, kLogits), where);
 }
 
 std::span<const float> floats_of(const View4& rows) {
   return {static_cast<const float*>(rows.data()), static_cast<size_t>(rows.size())};
-}
-
-void write_part(Writer& writer, const SessionImage::Part& part) {
-  if (const KeyCache* cache = part.past.key_cache()) {
-    writer.number(static_cast<uint64_t>(PartKind::keys));
-    writer.number(cache->rows(0));
-    writer.number(cache->shape().heads);
-    writer.number(cache->shape().dim);
-    writer.words<float>(floats_of(cache->keys(0)));
-    writer.words<float>(floats_of(cache->values(0)));
-  } else {
-    writer.number(static_cast<uint64_t>(part.past.state() != nullptr ? PartKind::state : PartKind::window_state));
-    writer.words<std::byte>(part.past.to_bytes());
-  }
-  writer.words<float>(part.tail);
 }
 
 enum class Numbers : uint8_t {
@@ -202,32 +245,54 @@ void require_numbers(const SessionImage::Part& part, size_t index, std::string_v
   require_numbers(part.tail, Numbers::finite, fmt::format("the tail of memory {}", index), where);
 }
 
-// The fields of a header. The payload says itself how it is made; the file must be as long as the header claims.
+void require_sound(const SessionImage& image, std::string_view where) {
+  try {
+    image.sampling.check(where);
+  } catch (const InvalidArgument& error) {
+    throw FormatError(error.what());
+  }
+  require_numbers(image.logits, Numbers::finite, "the logits", where);
+  for (size_t i = 0; i < image.parts.size(); ++i) {
+    if (const int64_t batch = image.parts[i].past.batch(); batch != 1) {
+      throw FormatError(fmt::format("{}: memory {} has {} entries, expected 1", where, i, batch));
+    }
+    require_numbers(image.parts[i], i, where);
+  }
+}
+
+// The header of a sound frame. The payload says itself how it is made; the file must be as long as the header claims.
 std::vector<int64_t> require_header(std::span<const std::byte> header, uint64_t total, std::string_view where) {
   std::vector<int64_t> fields = read_fields(kSessionImage, header, where);
   require_sizes(kSessionImage, header, little_endian<uint64_t>(header, kSessionImage.payload_size_at()), total, where);
+  if (const int64_t position = fields[1]; position < 0 || position > kMostPositions) {
+    throw FormatError(fmt::format("{}: position is {}, expected 0 to {}", where, position, kMostPositions));
+  }
   return fields;
 }
 
 }  // namespace
 
 std::vector<std::byte> to_bytes(const SessionImage& image) {
-  std::vector<std::byte> bytes(kSessionImage.header_size());
-  Writer writer(bytes);
-  writer.number(image.draws);
-  writer.number(image.sampling.repetition_penalty);
-  writer.number(image.sampling.repetition_window);
-  writer.number(image.sampling.temperature);
-  writer.number(image.sampling.top_k);
-  writer.number(image.sampling.top_p);
-  writer.number(image.sampling.min_p);
-  writer.number(image.sampling.seed);
-  writer.words<int32_t>(image.recent);
-  writer.words<float>(image.logits);
-  for (const SessionImage::Part& part : image.parts) write_part(writer, part);
-  const std::array fields = {std::bit_cast<int64_t>(image.fingerprint), image.position, static_cast<int64_t>(image.parts.size())};
-  put_header(kSessionImage, fields, bytes);
+  BlockWriter blocks;
+  blocks.add<uint64_t>(kDraws, std::array{image.draws});
+  blocks.add<int32_t>(kRecent, image.recent);
+  blocks.add<float>(kLogits, image.logits);
+  for (size_t i = 0; i < image.parts.size(); ++i) {
+    blocks.add<std::byte>(memory_name(i), image.parts[i].past.to_bytes());
+    if (!image.parts[i].tail.empty()) blocks.add<float>(tail_name(i), image.parts[i].tail);
+  }
+  const std::string description = description_of(image, blocks.list());
+  constexpr size_t kHeader = kSessionImage.header_size();
+  std::vector<std::byte> bytes(kHeader + description.size() + blocks.bytes().size());
+  std::memcpy(bytes.data() + kHeader, description.data(), description.size());
+  std::ranges::copy(blocks.bytes(), bytes.data() + kHeader + description.size());
+  put_header(kSessionImage, std::array{std::bit_cast<int64_t>(image.fingerprint), image.position, std::ssize(description)},
+             bytes);
   return bytes;
+}
+
+std::vector<SessionBlock> session_blocks(std::span<const std::byte> bytes, std::string_view where) {
+  return contents_of(bytes, where).blocks;
 }
 
 SessionImage session_from_bytes(std::span<const std::byte> bytes, std::string_view where) {
@@ -239,29 +304,12 @@ SessionImage session_from_bytes(std::span<const std::byte> bytes, std::string_vi
   SessionImage image;
   image.fingerprint = std::bit_cast<uint64_t>(fields[0]);
   image.position = fields[1];
-  PayloadReader reader(bytes, header, where);
-  if (fields[1] < 0 || fields[1] > kMostPositions) reader.refuse("position is {}, expected 0 to {}", fields[1], kMostPositions);
-  if (fields[2] < 0 || fields[2] > kMostParts) reader.refuse("{} parts, expected 0 to {}", fields[2], kMostParts);
-  image.draws = reader.number("draws");
-  SamplingOptions& sampling = image.sampling;
-  sampling.repetition_penalty = reader.real("repetition_penalty");
-  sampling.repetition_window = static_cast<int64_t>(reader.number("repetition_window"));
-  sampling.temperature = reader.real("temperature");
-  sampling.top_k = static_cast<int64_t>(reader.number("top_k"));
-  sampling.top_p = reader.real("top_p");
-  sampling.min_p = reader.real("min_p");
-  sampling.seed = reader.number("seed");
-  try {
-    sampling.check(where);
-  } catch (const InvalidArgument& error) {
-    throw FormatError(error.what());
+  if (little_endian<uint32_t>(head, ImageFormat::kVersionAt) == 1) {
+    read_session_v1(bytes, fields[2], where, image);
+  } else {
+    read_session_v2(bytes, where, image);
   }
-  image.recent = reader.words<int32_t>("recent tokens");
-  image.logits = reader.words<float>("logits");
-  for (int64_t i = 0; i < fields[2]; ++i) image.parts.push_back(read_part(reader, image.position));
-  reader.expect_end();
-  require_numbers(image.logits, Numbers::finite, "the logits", where);
-  for (size_t i = 0; i < image.parts.size(); ++i) require_numbers(image.parts[i], i, where);
+  require_sound(image, where);
   return image;
 }
 
@@ -273,9 +321,6 @@ std::vector<std::byte> read_session_file(const std::filesystem::path& path,
   bytes.resize(file.read(bytes));
   const std::vector<int64_t> fields = require_header(bytes, total, path.string());
   const SessionHeader header{.fingerprint = std::bit_cast<uint64_t>(fields[0]), .position = fields[1]};
-  if (header.position < 0 || header.position > kMostPositions) {
-    throw FormatError(fmt::format("{}: position is {}, expected 0 to {}", path.string(), header.position, kMostPositions));
-  }
   if (const uint64_t most = most_bytes ? most_bytes(header) : UINT64_MAX; total > most) {
     throw FormatError(fmt::format("{}: has {} bytes, expected at most {}, the size of a session of this model at position {}",
                                   path.string(), grouped(total), grouped(most), grouped(static_cast<uint64_t>(header.position))));

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,8 +33,20 @@ struct SessionImage {
   bool operator==(const SessionImage&) const = default;
 };
 
+constexpr int64_t kMostSessionParts = 1 << 12;
+
+// Format version 2: a description in JSON, which names sampling options and blocks, and then the blocks. session_from_bytes also
+// reads version 1.
 std::vector<std::byte> to_bytes(const SessionImage& image);
 SessionImage session_from_bytes(std::span<const std::byte> bytes, std::string_view where);  // throws FormatError
+
+// A named piece of a file of version 2.
+struct SessionBlock {
+  std::string name;
+  std::span<const std::byte> bytes;
+};
+// The blocks of a file with a header of version 2, sorted by name. Throws FormatError; the checksum is not checked.
+std::vector<SessionBlock> session_blocks(std::span<const std::byte> bytes, std::string_view where);
 
 // The header of a file, read before its payload.
 struct SessionHeader {

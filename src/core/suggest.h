@@ -1,13 +1,13 @@
 // Suggestions for misspelled names.
-#ifndef RAFFIA_CLI_SHARED_SUGGEST_H_
-#define RAFFIA_CLI_SHARED_SUGGEST_H_
+#ifndef RAFFIA_CORE_SUGGEST_H_
+#define RAFFIA_CORE_SUGGEST_H_
 
 #include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
 
-namespace raffia::cli {
+namespace raffia {
 
 // Insertions, deletions, substitutions and swaps of neighbours that turn one word into the other.
 size_t edit_distance(std::string_view a, std::string_view b);
@@ -15,6 +15,6 @@ size_t edit_distance(std::string_view a, std::string_view b);
 // ": did you mean 'train'?" if one of the known names is close to `word` (or begins with it), else empty.
 std::string suggestion(std::string_view word, std::span<const std::string> known);
 
-}  // namespace raffia::cli
+}  // namespace raffia
 
-#endif  // RAFFIA_CLI_SHARED_SUGGEST_H_
+#endif  // RAFFIA_CORE_SUGGEST_H_

@@ -1,4 +1,4 @@
-#include "cli/shared/suggest.h"
+#include "core/suggest.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace raffia::cli {
+namespace raffia {
 namespace {
 
 constexpr size_t kShortestBeginning = 3;  // two letters are the beginning of too many names
@@ -34,11 +34,16 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 std::string suggestion(std::string_view word, std::span<const std::string> known) {
-  const auto cost = [word](const std::string& name) { return is_beginning(word, name) ? 0 : edit_distance(word, name); };
-  const auto nearest = std::ranges::min_element(known, {}, cost);
   // Up to a third of the letters may be wrong; with more, a suggestion would not be useful.
-  if (nearest == known.end() || cost(*nearest) > std::max<size_t>(1, word.size() / 3)) return "";
+  const size_t most = std::max<size_t>(1, word.size() / 3);
+  const auto cost = [word, most](const std::string& name) {
+    if (is_beginning(word, name)) return size_t{0};
+    const size_t longer = word.size() > name.size() ? word.size() - name.size() : name.size() - word.size();
+    return longer > most ? longer : edit_distance(word, name);  // a word of a million letters from a file costs no time
+  };
+  const auto nearest = std::ranges::min_element(known, {}, cost);
+  if (nearest == known.end() || cost(*nearest) > most) return "";
   return fmt::format(": did you mean '{}'?", *nearest);
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia
