@@ -16,6 +16,7 @@
 #include "runtime/prefix_cache.h"
 #include "runtime/sampler.h"
 #include "runtime/session_at_depth.h"
+#include "runtime/token_stream.h"
 
 namespace raffia {
 
@@ -217,6 +218,10 @@ void Session::set_sampling(const SamplingOptions& sampling) {
   }
   impl_->options.sampling = sampling;
   impl_->remember({});  // trims to the new repetition window
+}
+
+int64_t Session::prefill(std::string_view text, PrefixCache* cache) {
+  return prefill(runtime::tokens_of(model().tokenizer(), text, position() == 0), cache);
 }
 
 int64_t Session::prefill(std::span<const int32_t> ids, PrefixCache* cache) {
