@@ -1,5 +1,9 @@
 // Text generation with a language model: a session holds the memory of the text so far and samples the next token.
 //
+//   raffia::Session session(raffia::Model::load("my-model"), {.sampling = {.temperature = 0.8, .seed = 7}});
+//   session.prefill("Once upon a time");
+//   std::cout << raffia::generate(session, {.tokens = 100}).text;
+//
 // With estimators of constant memory (rfa, rfa_gate, hybrid, lara, eva) a session has the same size at token 10 and at token 10
 // million, in memory and as a file. With window the size is bounded. Softmax and ra keep all keys and values.
 //
