@@ -2,7 +2,7 @@
 //
 //   auto model = raffia::Model::load("my-model");
 //   raffia::Session session(model);
-//   session.prefill(model->tokenizer().encode("Once upon a time"));
+//   session.prefill("Once upon a time");
 //   for (int i = 0; i < 100; ++i) session.step(session.sample());
 #ifndef RAFFIA_MODEL_H_
 #define RAFFIA_MODEL_H_

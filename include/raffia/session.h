@@ -1,5 +1,9 @@
 // Text generation with a language model: a session holds the memory of the text so far and samples the next token.
 //
+//   raffia::Session session(raffia::Model::load("my-model"), {.sampling = {.temperature = 0.8, .seed = 7}});
+//   session.prefill("Once upon a time");
+//   std::cout << raffia::generate(session, {.tokens = 100}).text;
+//
 // With estimators of constant memory (rfa, rfa_gate, hybrid, lara, eva) a session has the same size at token 10 and at token 10
 // million, in memory and as a file. With window the size is bounded. Softmax and ra keep all keys and values.
 //
@@ -77,6 +81,10 @@ class Session {
   const RunOptions& run() const;
   size_t state_bytes() const;  // size of the memory of the text
 
+  // Reads text. At position 0 a text begins: with the begin token if the model has learned that, and with the space that some
+  // imported vocabularies put before a text; an empty text is read as the begin token or as the end of a line. Later, text
+  // continues what was read, without any of this. No token spans two calls. Otherwise like the call for ids, which follows.
+  int64_t prefill(std::string_view text, PrefixCache* cache = nullptr);
   // Reads tokens; logits() are then those after the last one. With a cache, returns how many tokens were found there, and adds
   // snapshots of the others to it. Ids are checked before anything changes.
   int64_t prefill(std::span<const int32_t> ids, PrefixCache* cache = nullptr);

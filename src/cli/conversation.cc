@@ -8,17 +8,16 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "cli/shared/flags.h"
 #include "cli/shared/line_editor.h"
 #include "cli/shared/model_commands.h"
 #include "cli/shared/sampling_flags.h"
-#include "cli/shared/token_stream.h"
 #include "cli/shared/unknown_tokens.h"
 #include "core/message.h"
 #include "io/formats/text.h"
 #include "raffia/error.h"
+#include "runtime/token_stream.h"
 
 namespace raffia::cli {
 namespace {
@@ -45,7 +44,7 @@ class Conversation {
         options_(options),
         session_options_(session_options),
         interrupts_(interrupts),
-        line_end_(line_end_of(model_->tokenizer()).empty() ? "" : "\n") {}
+        line_end_(runtime::line_end_of(model_->tokenizer()).empty() ? "" : "\n") {}
 
   void run() {
     LineEditor editor("> ", interrupts_);
@@ -80,14 +79,11 @@ class Conversation {
     const bool unfinished = line.ends_with('\\');
     if (unfinished) line.remove_suffix(1);
     const std::string text = fmt::format("{}{}{}", within_line_ ? line_end_ : "", line, unfinished ? "" : line_end_);
-    std::vector<int32_t> ids = before == 0 ? tokenizer.encode(text) : tokenizer.encode_rest(text);
     UnknownTokens unknown(tokenizer);
-    unknown.add(text, ids);
-    if (before == 0 && tokenizer.begins_texts()) ids.insert(ids.begin(), tokenizer.begin());
-    if (ids.empty() && before == 0) ids = opening_of(tokenizer);
+    unknown.add(text, tokenizer.encode_rest(text));
     // Recorded before the answer begins, so that /back also undoes an answer that failed.
     const auto remember = [&] { last_ = {.tokens = session_.position() - before, .within_line = within_line_}; };
-    session_.prefill(ids);
+    session_.prefill(text);
     remember();
     if (const std::string summary = unknown.summary(); !summary.empty()) say("{}", summary);
     const Generated written = generate(session_, options_, [this](std::string_view piece) {

@@ -2,52 +2,11 @@
 #include <algorithm>
 
 #include "core/check.h"
-#include "io/formats/text.h"
 #include "raffia/session.h"
+#include "raffia/text_stream.h"
 
 namespace raffia {
 namespace {
-
-// Number of preceding tokens that can change the text of a token: a space before a word, the rest of a character.
-constexpr size_t kContext = 8;
-
-// The text of a growing list of tokens. The text that a token adds depends on the tokens before it.
-class TextOfTokens {
- public:
-  TextOfTokens(const Tokenizer& tokenizer, std::span<const int32_t> before) : tokenizer_(tokenizer) {
-    const std::span<const int32_t> context = before.last(std::min(before.size(), kContext));
-    ids_.assign(context.begin(), context.end());
-    told_ = tokenizer_.decode(ids_);
-  }
-
-  // Returns the new text, up to the last whole character.
-  std::string add(int32_t id) {
-    ids_.push_back(id);
-    std::string all = tokenizer_.decode(ids_);
-    // If the tokenizer changed text that was already returned, there is no new text yet.
-    if (all.size() < told_.size() || all.compare(0, told_.size(), told_) != 0) return "";
-    const std::string_view fresh = std::string_view(all).substr(told_.size());
-    std::string text(fresh.substr(0, end_of_whole_characters(fresh)));
-    if (text.size() == fresh.size() && ids_.size() >= 2 * kContext) {
-      ids_.erase(ids_.begin(), ids_.end() - static_cast<ptrdiff_t>(kContext));
-      told_ = tokenizer_.decode(ids_);
-    } else {
-      told_ += text;
-    }
-    return text;
-  }
-
-  // Text that was held back so far.
-  std::string rest() const {
-    const std::string all = tokenizer_.decode(ids_);
-    return all.size() > told_.size() ? all.substr(told_.size()) : "";
-  }
-
- private:
-  const Tokenizer& tokenizer_;
-  std::vector<int32_t> ids_;
-  std::string told_;  // of their text
-};
 
 // Length of the longest suffix of `text` that is a prefix of one of `stops`.
 size_t possible_stop(std::string_view text, const std::vector<std::string>& stops) {
@@ -79,7 +38,7 @@ Generated generate(Session& session, const GenerateOptions& options, const std::
   require(session.position() > 0, "generate: the session has read nothing, expected at least one token");
   Generated result;
   const Tokenizer& tokenizer = session.model().tokenizer();
-  TextOfTokens text(tokenizer, session.recent());
+  TextStream text(tokenizer, session.recent());
   size_t told = 0;  // bytes of result.text
   // Returns false if the caller wants to stop.
   const auto tell = [&](size_t end) {

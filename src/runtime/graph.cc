@@ -146,25 +146,27 @@ void Graph::require_room(std::string_view function, const Stack& stack, int64_t 
           stack.most_positions());
 }
 
-void Graph::embed(std::span<const int32_t> ids, float* x) const {
-  for (const int32_t id : ids) {
-    copy_row(embedding_, id, {x, static_cast<size_t>(config_.width)});
-    x += config_.width;
-  }
-}
-
-void Graph::logits(const float* h, int64_t rows, const RunOptions& run, float* logits) const {
-  const Turn turn{.rows = rows, .run = run};
-  multiply({{&output_, h, config_.width, logits, config_.vocabulary}}, turn);
+const float* Graph::forward(const Stack& stack, std::span<const int32_t> ids, const Turn& turn, Workspace& work) const {
+  const auto width = static_cast<size_t>(config_.width);
+  float* x = work.x.of(turn.rows * config_.width);
+  for (size_t i = 0; i < ids.size(); ++i) copy_row(embedding_, ids[i], {x + i * width, width});
+  stack.forward(x, turn, work);
+  return x;
 }
 
 const float* Graph::encode(std::span<const int32_t> ids, const RunOptions& run, Workspace& work) const {
   const auto rows = static_cast<int64_t>(ids.size());
   const std::vector<int64_t> positions = positions_from(0, rows);
-  float* x = work.x.of(rows * config_.width);
-  embed(ids, x);
-  encoder_->forward(x, {.form = Turn::Form::whole, .rows = rows, .positions = positions, .run = run}, work);
-  return x;
+  return forward(*encoder_, ids, {.form = Turn::Form::whole, .rows = rows, .positions = positions, .run = run}, work);
+}
+
+void Graph::decode(std::span<const int32_t> ids, Turn turn, Workspace& work, std::span<float> logits) const {
+  turn.rows = static_cast<int64_t>(ids.size());
+  const float* x = forward(*decoder_, ids, turn, work);
+  const int64_t wanted = static_cast<int64_t>(logits.size()) / config_.vocabulary;
+  const Turn product{.rows = wanted, .run = turn.run};
+  const float* last = x + (turn.rows - wanted) * config_.width;
+  multiply({{&output_, last, config_.width, logits.data(), config_.vocabulary}}, product);
 }
 
 std::vector<int64_t> positions_from(int64_t first, int64_t count) {

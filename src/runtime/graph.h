@@ -53,12 +53,15 @@ class Graph {
   void require_ids(std::string_view function, std::span<const int32_t> ids) const;      // the same
   void require_room(std::string_view function, const Stack& stack, int64_t end) const;  // for learned positions
 
-  void embed(std::span<const int32_t> ids, float* x) const;                               // [T, E]
-  void logits(const float* h, int64_t rows, const RunOptions& run, float* logits) const;  // [rows, vocabulary]
-  // Tokens through the encoder, [T, E] in work.x.
+  // A text through the encoder: [T, E], in work.x.
   const float* encode(std::span<const int32_t> ids, const RunOptions& run, Workspace& work) const;
+  // The tokens of a turn through the decoder, which adds them to the memories of its sessions; turn.rows is set here. `logits`
+  // [n, vocabulary] are those after the last n tokens.
+  void decode(std::span<const int32_t> ids, Turn turn, Workspace& work, std::span<float> logits) const;
 
  private:
+  // Embedded tokens through all layers of a stack: [T, E], in work.x.
+  const float* forward(const Stack& stack, std::span<const int32_t> ids, const Turn& turn, Workspace& work) const;
   Graph(const ModelConfig& config, WeightReader& weights);  // only to list tensors; cannot run
   void make_parts(WeightReader& weights);
   uint64_t checksum() const;  // of the weight file; computed once, at the first call
@@ -82,7 +85,7 @@ class Graph {
   mutable uint64_t data_checksum_ = 0;
 };
 
-// 0, 1, .. count - 1
+// first, first + 1, .. first + count - 1
 std::vector<int64_t> positions_from(int64_t first, int64_t count);
 
 }  // namespace raffia::runtime

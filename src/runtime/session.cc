@@ -16,6 +16,7 @@
 #include "runtime/prefix_cache.h"
 #include "runtime/sampler.h"
 #include "runtime/session_at_depth.h"
+#include "runtime/token_stream.h"
 
 namespace raffia {
 
@@ -112,24 +113,20 @@ struct Session::Impl {
   // Reads at most kChunk tokens. `wants_all`: writes the logits after each token to all_logits.
   void read_piece(std::span<const int32_t> ids, bool wants_all) {
     const auto rows = static_cast<int64_t>(ids.size());
-    const int64_t width = graph().config().width, vocabulary = graph().config().vocabulary;
+    const auto vocabulary = static_cast<size_t>(graph().config().vocabulary);
     const std::vector<int64_t> positions = runtime::positions_from(position, rows);
     Memories* session = &memory;
     const Turn turn{.form = rows == 1 ? Turn::Form::step : Turn::Form::sequence,
-                    .rows = rows,
                     .sessions = {&session, 1},
                     .positions = positions,
                     .run = options.run};
-    float* x = work.x.of(rows * width);
-    graph().embed(ids, x);
-    graph().decoder().forward(x, turn, work);
-    logits.resize(static_cast<size_t>(vocabulary));
+    logits.resize(vocabulary);
     if (wants_all) {
-      all_logits.resize(static_cast<size_t>(rows * vocabulary));
-      graph().logits(x, rows, options.run, all_logits.data());
-      std::copy_n(all_logits.end() - vocabulary, vocabulary, logits.begin());
+      all_logits.resize(ids.size() * vocabulary);
+      graph().decode(ids, turn, work, all_logits);
+      std::ranges::copy(std::span(all_logits).last(vocabulary), logits.begin());
     } else {
-      graph().logits(x + (rows - 1) * width, 1, options.run, logits.data());
+      graph().decode(ids, turn, work, logits);
     }
     position += rows;
     remember(ids);
@@ -219,6 +216,10 @@ void Session::set_sampling(const SamplingOptions& sampling) {
   impl_->remember({});  // trims to the new repetition window
 }
 
+int64_t Session::prefill(std::string_view text, PrefixCache* cache) {
+  return prefill(runtime::tokens_of(model().tokenizer(), text, position() == 0), cache);
+}
+
 int64_t Session::prefill(std::span<const int32_t> ids, PrefixCache* cache) {
   Impl& self = *impl_;
   self.check("Session::prefill", ids);
@@ -279,14 +280,10 @@ void Session::step(std::span<Session* const> sessions, std::span<const int32_t> 
 
   Impl& first = *sessions[0]->impl_;
   const Graph& graph = first.graph();
-  const auto rows = static_cast<int64_t>(ids.size());
   const int64_t vocabulary = graph.config().vocabulary;
-  const Turn turn{.form = Turn::Form::step, .rows = rows, .sessions = memories, .positions = positions, .run = options};
-  float* x = first.work.x.of(rows * graph.config().width);
-  graph.embed(ids, x);
-  graph.decoder().forward(x, turn, first.work);
-  first.all_logits.resize(static_cast<size_t>(rows * vocabulary));
-  graph.logits(x, rows, options, first.all_logits.data());
+  first.all_logits.resize(ids.size() * static_cast<size_t>(vocabulary));
+  graph.decode(ids, {.form = Turn::Form::step, .sessions = memories, .positions = positions, .run = options}, first.work,
+               first.all_logits);
   for (size_t i = 0; i < sessions.size(); ++i) {
     Impl& one = *sessions[i]->impl_;
     const auto from = first.all_logits.begin() + static_cast<ptrdiff_t>(i) * vocabulary;

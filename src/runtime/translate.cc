@@ -35,19 +35,14 @@ double score_of(double log_probability, size_t length, double penalty) {
 // One token for every hypothesis: logits [hypotheses, vocabulary].
 std::vector<float> read(const Graph& graph, std::vector<Hypothesis>& beam, const std::vector<int32_t>& ids, const Source& source,
                         const RunOptions& run, Workspace& work) {
-  const auto rows = static_cast<int64_t>(beam.size());
   std::vector<Memories*> memories;
   for (Hypothesis& one : beam) memories.push_back(&one.memory);
   const std::vector<const Source*> sources(beam.size(), &source);
   // All hypotheses have the same length: begin, then the ids.
   const std::vector<int64_t> positions(beam.size(), static_cast<int64_t>(beam[0].ids.size()));
-  float* x = work.x.of(rows * graph.config().width);
-  graph.embed(ids, x);
-  graph.decoder().forward(
-      x, {.form = Turn::Form::step, .rows = rows, .sessions = memories, .positions = positions, .sources = sources, .run = run},
-      work);
-  std::vector<float> logits(static_cast<size_t>(rows * graph.config().vocabulary));
-  graph.logits(x, rows, run, logits.data());
+  std::vector<float> logits(beam.size() * static_cast<size_t>(graph.config().vocabulary));
+  graph.decode(ids, {.form = Turn::Form::step, .sessions = memories, .positions = positions, .sources = sources, .run = run},
+               work, logits);
   return logits;
 }
 
@@ -163,17 +158,10 @@ std::vector<float> translation_logits(const Model& model, std::span<const int32_
   Memories* session = &memory;
   const Source* one = &read_source;
   const std::vector<int64_t> positions = runtime::positions_from(0, rows);
-  float* x = work.x.of(rows * graph.config().width);
-  graph.embed(target, x);
-  graph.decoder().forward(x,
-                          {.form = Turn::Form::sequence,
-                           .rows = rows,
-                           .sessions = {&session, 1},
-                           .positions = positions,
-                           .sources = {&one, 1},
-                           .run = options},
-                          work);
-  graph.logits(x, rows, options, logits.data());
+  graph.decode(
+      target,
+      {.form = Turn::Form::sequence, .sessions = {&session, 1}, .positions = positions, .sources = {&one, 1}, .run = options},
+      work, logits);
   return logits;
 }
 

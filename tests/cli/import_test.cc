@@ -6,8 +6,10 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "command_line.h"
+#include "raffia/session.h"
 #include "support/temporary_directory.h"
 #include "support/tiny_llama.h"
 #include "support/tiny_vocabulary.h"
@@ -56,6 +58,35 @@ TEST_F(Import, Llama2cBecomesAModelThatCanBeQuantised) {
   EXPECT_EQ(run(fmt::format("quantize {} {}", at("int8"), at("int8"))).exit_code, 2);
   EXPECT_EQ(run(fmt::format("quantize {} {} --type int4", at("model"), at("other"))).exit_code, 2);
   EXPECT_FALSE(std::filesystem::exists(directory_.path() / "other"));
+}
+
+// The example at the top of raffia/model.h, and raffia generate.
+TEST_F(Import, TheLibraryReadsAndWritesTheTokensOfTheCommand) {
+  write_llama2c();
+  ASSERT_EQ(run(fmt::format("import llama2c {} {} {}", at("model.bin"), at("tok.bin"), at("my-model"))).exit_code, 0);
+  const Result result =
+      run(fmt::format("generate {} --prompt 'Once upon a time' --tokens 100 --json --state-out {}", at("my-model"), at("state")));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto json = nlohmann::json::parse(result.out);
+  const auto written = json["ids"].get<std::vector<int32_t>>();
+  ASSERT_GT(written.size(), 5U);
+
+  auto model = raffia::Model::load(directory_.path() / "my-model");
+  raffia::Session session(model);
+  session.prefill("Once upon a time");
+  EXPECT_EQ(session.position(), json["prompt_tokens"].get<int64_t>());
+  EXPECT_EQ(session.recent().front(), model->tokenizer().begin());
+  std::vector<int32_t> ids;
+  while (ids.size() < written.size()) {
+    ids.push_back(session.sample());
+    session.step(ids.back());
+  }
+  EXPECT_EQ(ids, written);
+  if (json["reason"] == "end") {
+    EXPECT_EQ(session.sample(), model->tokenizer().end());
+  }
+  session.save(directory_.path() / "library.state");
+  EXPECT_EQ(contents(directory_.path() / "library.state"), contents(directory_.path() / "state"));
 }
 
 TEST_F(Import, BrokenFilesLeaveNothing) {

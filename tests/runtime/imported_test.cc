@@ -16,6 +16,7 @@
 #include "io/imports/llama2c.h"
 #include "io/tokenizers/tokenizer_scored.h"
 #include "raffia/session.h"
+#include "runtime/prompt.h"
 #include "support/temporary_directory.h"
 #include "support/tiny_llama.h"
 #include "support/tiny_vocabulary.h"
@@ -146,6 +147,29 @@ TEST(ImportedModel, HuggingFaceGivesTheLogitsOfItsTwin) {
   expect_twin(directory.path() / "model", tiny, 1e-5);
 }
 
+// The example at the top of raffia/model.h: the tokens are those that llama2.c reads, with begin and a space.
+TEST(ImportedModel, ReadsTextAsItsOwnProgramDoes) {
+  const TinyLlama tiny = TinyLlama::random(24);
+  const TemporaryDirectory directory("imported_test");
+  const std::string bytes = tiny.llama2c(), pieces = tok_bin(scored_pieces({" ", "a", "b", "ab"}));
+  const MemorySource source("model.bin", std::as_bytes(std::span(bytes)));
+  const auto tokenizer = make_scored_tokenizer(parse_scored_pieces(std::as_bytes(std::span(pieces)), "tok.bin"));
+  save_model(llama2c_model(source), tokenizer.get(), directory.path() / "my-model", {});
+
+  auto model = raffia::Model::load(directory.path() / "my-model");
+  raffia::Session session(model);
+  session.prefill("abc");
+  EXPECT_EQ(Ids(session.recent().begin(), session.recent().end()), (Ids{1, 259, 262, 3 + 'c'}));
+  raffia::Session prompted(model);
+  runtime::Prompt prompt(prompted);
+  for (const char* part : {"a", "bc"}) prompt.add(part);
+  prompt.end();
+  prompt.read();
+  for (int i = 0; i < 100; ++i) session.step(session.sample());
+  for (int i = 0; i < 100; ++i) prompted.step(prompted.sample());
+  EXPECT_EQ(session.to_bytes(), prompted.to_bytes());
+}
+
 // Elements within half a step of 1 / 127 of the largest of a row: some hundredths of the largest logit after two layers.
 TEST(ImportedModel, Int8StaysNearItsTwin) {
   const TinyLlama tiny = TinyLlama::random(23);
@@ -179,9 +203,7 @@ TEST(ImportedModel, Stories260kContinuesAsPublished) {
 
   const auto model = Model::load(directory.path() / "model");
   Session session(model, {.sampling = {.temperature = 0}});
-  Ids prompt = {model->tokenizer().begin()};
-  for (const int32_t id : model->tokenizer().encode("Once upon a time")) prompt.push_back(id);
-  session.prefill(prompt);
+  session.prefill("Once upon a time");
   const Generated generated = generate(session, {.tokens = static_cast<int64_t>(expected.size())});
   EXPECT_EQ(generated.ids, expected);
   EXPECT_TRUE(generated.text.starts_with(", there was a little girl named Lily. She loved to play outside in the park."))

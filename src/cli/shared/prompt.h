@@ -30,7 +30,7 @@ struct PromptReport {
   bool whole = true;  // false: a signal came before the end
 };
 
-// Reads the prompt into the session, from stdin if no flag gives one; a new session first reads the begin token, if there is one.
+// Reads the prompt into the session as Session::prefill does, from stdin if no flag gives one.
 // `on_text` is called with the bytes as they are read. The result does not depend on how a pipe splits them. A bar is shown on
 // stderr if it takes long, and a message if parts of it are not in the vocabulary.
 PromptReport read_prompt(Session& session, const PromptFlags& flags, const Interrupts& interrupts,

@@ -1,5 +1,5 @@
 // Text in parts gives the ids of the whole.
-#include "cli/shared/token_stream.h"
+#include "runtime/token_stream.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace raffia::cli {
+namespace raffia::runtime {
 namespace {
 
 std::string text_of(size_t size) {
@@ -95,5 +95,15 @@ TEST(TokenStream, ATextBeginsWithWhatTheVocabularyHas) {
   EXPECT_EQ(opening_of(*tokenizer), (std::vector<int32_t>{Tokenizer::kBegin}));
 }
 
+TEST(TokenStream, OnlyATextThatBeginsHasAnOpening) {
+  const auto tokenizer = learned("byte");
+  EXPECT_EQ(tokens_of(*tokenizer, "", true), opening_of(*tokenizer));
+  EXPECT_TRUE(tokens_of(*tokenizer, "", false).empty());
+  EXPECT_EQ(tokens_of(*tokenizer, "ab", true), tokenizer->encode("ab"));
+  TokenStream stream(*tokenizer, true);
+  EXPECT_EQ(stream.push("ab"), tokenizer->encode("ab"));
+  EXPECT_TRUE(stream.finish().empty());
+}
+
 }  // namespace
-}  // namespace raffia::cli
+}  // namespace raffia::runtime

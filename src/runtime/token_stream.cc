@@ -1,4 +1,4 @@
-#include "cli/shared/token_stream.h"
+#include "runtime/token_stream.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "io/formats/text.h"
 #include "raffia/error.h"
 
-namespace raffia::cli {
+namespace raffia::runtime {
 namespace {
 
 bool is_learned_here(std::string_view kind) { return kind == "byte" || kind == "char" || kind == "word" || kind == "sp"; }
@@ -17,7 +17,13 @@ TokenStream::TokenStream(const Tokenizer& tokenizer, bool begins)
     : TokenStream(tokenizer, begins, is_learned_here(tokenizer.kind()) ? kLongestLine : kLongestText) {}
 
 TokenStream::TokenStream(const Tokenizer& tokenizer, bool begins, size_t limit)
-    : tokenizer_(tokenizer), kind_(tokenizer.kind()), learned_here_(is_learned_here(kind_)), limit_(limit), begins_(begins) {}
+    : tokenizer_(tokenizer),
+      kind_(tokenizer.kind()),
+      learned_here_(is_learned_here(kind_)),
+      limit_(limit),
+      wants_begin_(begins && tokenizer.begins_texts()),
+      wants_space_(begins),
+      wants_opening_(begins) {}
 
 size_t TokenStream::certain() const {
   if (kind_ == "byte") return rest_.size();
@@ -32,19 +38,33 @@ size_t TokenStream::certain() const {
 
 std::vector<int32_t> TokenStream::push(std::string_view text) {
   rest_ += text;
-  const size_t size = certain();
-  if (size == 0) return {};
-  std::vector<int32_t> ids = encode(std::string_view(rest_).substr(0, size));
-  rest_.erase(0, size);
+  return take(certain());
+}
+
+std::vector<int32_t> TokenStream::finish() {
+  std::vector<int32_t> ids = take(rest_.size());
+  return std::exchange(wants_opening_, false) ? opening_of(tokenizer_) : ids;
+}
+
+std::vector<int32_t> TokenStream::take(size_t size) {
+  std::vector<int32_t> ids;
+  if (std::exchange(wants_begin_, false)) ids.push_back(tokenizer_.begin());
+  if (size > 0) {
+    const std::string_view text = std::string_view(rest_).substr(0, size);
+    const std::vector<int32_t> more = std::exchange(wants_space_, false) ? tokenizer_.encode(text) : tokenizer_.encode_rest(text);
+    if (on_encoded) on_encoded(text, more);
+    ids.insert(ids.end(), more.begin(), more.end());
+    rest_.erase(0, size);
+  }
+  if (!ids.empty()) wants_opening_ = false;
   return ids;
 }
 
-std::vector<int32_t> TokenStream::finish() { return encode(std::exchange(rest_, {})); }
-
-std::vector<int32_t> TokenStream::encode(std::string_view text) {
-  if (text.empty()) return {};
-  std::vector<int32_t> ids = std::exchange(begins_, false) ? tokenizer_.encode(text) : tokenizer_.encode_rest(text);
-  if (on_encoded) on_encoded(text, ids);
+std::vector<int32_t> tokens_of(const Tokenizer& tokenizer, std::string_view text, bool begins) {
+  TokenStream stream(tokenizer, begins);
+  std::vector<int32_t> ids = stream.push(text);
+  const std::vector<int32_t> rest = stream.finish();
+  ids.insert(ids.end(), rest.begin(), rest.end());
   return ids;
 }
 
@@ -61,4 +81,4 @@ std::vector<int32_t> opening_of(const Tokenizer& tokenizer) {
   throw Error("the prompt is empty, and this vocabulary has no begin token: expected a prompt");
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::runtime
