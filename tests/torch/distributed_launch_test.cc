@@ -6,6 +6,8 @@
 #include <csignal>
 #include <string>
 
+#include "support/temporary_directory.h"
+
 namespace raffia::train {
 namespace {
 
@@ -57,9 +59,13 @@ TEST(LocalRanks, SignalThatIsPassedOnIsTheExitCodeAndNoFailure) {
 }
 
 TEST(LocalRanks, RanksMayHeedAnyOfSeveralSignalsThatWerePassedOn) {
-  const Outcome outcome = run_shell(2,
-                                    "trap '' HUP; trap 'test $RANK = 0 && kill -HUP $PPID; sleep 0.5; exit 143' TERM; "
-                                    "test $RANK = 0 && kill -TERM $PPID; while :; do sleep 0.1; done");
+  // Rank 0 sends nothing before rank 1 has set its traps: signals that wait for a process come in the order of their numbers.
+  const TemporaryDirectory directory("distributed_launch_test");
+  const std::string ready = (directory.path() / "ready").string();
+  const Outcome outcome =
+      run_shell(2, "trap '' HUP; trap 'test $RANK = 0 && kill -HUP $PPID; sleep 0.5; exit 143' TERM; test $RANK = 1 && : >" +
+                       ready + "; while test ! -e " + ready +
+                       "; do sleep 0.05; done; test $RANK = 0 && kill -TERM $PPID; while :; do sleep 0.1; done");
   EXPECT_EQ(outcome.code, 128 + SIGTERM);
   EXPECT_EQ(outcome.err, "");
 }
