@@ -13,6 +13,8 @@ namespace {
 // One token of every session, and their memories. q and k are features where these are all that the op reads.
 struct Step {
   Estimator estimator;
+  const EstimatorModule& module;
+  std::vector<float> log_scale;
   std::optional<FeatureMap> map;
   std::deque<Array4> arrays;
   AttendInputs inputs;
@@ -22,7 +24,7 @@ struct Step {
   AttendOptions options;
 
   Step(const BenchShape& shape, const OpForm& form, int threads, Executor& executor);
-  void run() { attend_step(estimator, inputs, sessions, out->view(), options); }
+  void run() { module.step(estimator, inputs, sessions, out->view(), options); }  // as the runtime does
   void count_as(int64_t tokens);
 
  private:
@@ -32,7 +34,9 @@ struct Step {
 };
 
 Step::Step(const BenchShape& shape, const OpForm& form, int threads, Executor& executor)
-    : estimator(form.estimator), options{.causal = true, .threads = threads, .executor = &executor} {
+    : estimator(form.estimator),
+      module(module_of(estimator)),
+      options{.causal = true, .threads = threads, .executor = &executor} {
   const EstimatorTraits traits = form.traits();
   if (traits.has_map) inputs.map = &map.emplace(make_map(shape, estimator, form.input));
   const bool reads_features = traits.has_map && !traits.blends;
@@ -43,6 +47,10 @@ Step::Step(const BenchShape& shape, const OpForm& form, int threads, Executor& e
   inputs.v = token(shape, shape.kv_heads, shape.value_dim, StepArray::value);
   if (traits.is_gated) {
     inputs.gate_logits = arrays.emplace_back(random_array(shape, 1, shape.kv_heads, 1, StepArray::gate)).without_dim();
+  }
+  if (traits.blends) {
+    log_scale.assign(static_cast<size_t>(shape.heads), -2.0F);  // where training starts
+    inputs.log_scale = {log_scale.data(), {shape.heads}};
   }
   if (traits.blends && form.input == OpInput::features) {
     inputs.q_far = token(shape, shape.heads, map->dim(), StepArray::far_query, form.input);

@@ -49,44 +49,54 @@ template <typename... Args>
   throw InvalidArgument(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// The module of a call, after checks that are the same for all. Texts are made only for errors: steps take microseconds.
-const EstimatorModule& checked_module(const char* function, const Estimator& estimator, const AttendInputs& inputs, bool causal) {
-  const EstimatorModule& module = module_of(estimator);
-  const EstimatorTraits traits = module.traits(estimator);
-  if (causal && !traits.causal)
-    refuse("{}: {} is bidirectional, expected options.causal to be false", function, to_string(estimator));
-  if (!causal && !traits.bidirectional)
-    refuse("{}: {} is causal, expected options.causal to be true", function, to_string(estimator));
-  if (const Estimator used = module.used(estimator, causal); used != estimator) {
+// A call after checks that are the same for all, with what a caller may leave out of the inputs: the map, and the scale of the
+// folded part. Texts and copies are made only where they are needed: steps take microseconds.
+class CheckedCall {
+ public:
+  CheckedCall(const char* function, const Estimator& estimator, const AttendInputs& inputs, bool causal)
+      : module(module_of(estimator)), inputs_(&inputs) {
+    const EstimatorTraits traits = module.traits(estimator);
+    if (causal && !traits.causal)
+      refuse("{}: {} is bidirectional, expected options.causal to be false", function, to_string(estimator));
+    if (!causal && !traits.bidirectional)
+      refuse("{}: {} is causal, expected options.causal to be true", function, to_string(estimator));
+    if (module.forms_differ) check_used(function, estimator, causal);
+    if (inputs.map != nullptr && estimator.log)
+      refuse("{}: map is given, but {} draws its own features in log space", function, to_string(estimator));
+    if (traits.is_gated && inputs.gate_logits.absent())
+      refuse("{}: gate_logits is absent, expected [B, T, G] ({} decays by them)", function, module.name);
+    if (traits.has_map && inputs.map == nullptr) add_map(estimator);
+    if (traits.blends && inputs.log_scale.absent()) add_log_scale();
+  }
+
+  const AttendInputs& inputs() const { return *inputs_; }
+
+  const EstimatorModule& module;
+
+ private:
+  void check_used(const char* function, const Estimator& estimator, bool causal) const {
+    const Estimator used = module.used(estimator, causal);
+    if (used == estimator) return;
     refuse("{}: {} has keys that its {} form does not use, expected {}", function, to_string(estimator),
            causal ? "causal" : "bidirectional", to_string(used));
   }
-  if (inputs.map != nullptr && estimator.log)
-    refuse("{}: map is given, but {} draws its own features in log space", function, to_string(estimator));
-  if (traits.is_gated && inputs.gate_logits.absent())
-    refuse("{}: gate_logits is absent, expected [B, T, G] ({} decays by them)", function, module.name);
-  return module;
-}
-
-// Inputs with what a caller may leave out: the map, and the scale of the folded part.
-class CompleteInputs {
- public:
-  CompleteInputs(const Estimator& estimator, const AttendInputs& inputs) : inputs_(inputs) {
-    const EstimatorTraits traits = traits_of(estimator);
-    if (traits.has_map && inputs.map == nullptr) {
-      const View4 folded = inputs.k_far.absent() ? inputs.k : inputs.k_far;
-      inputs_.map = &map_.emplace(estimator.make_map(folded.extent(3), folded.extent(2)));
-    }
-    if (traits.blends && inputs.log_scale.absent()) {
-      constexpr float kLogScale = -2;  // where training starts
-      log_scale_.assign(static_cast<size_t>(inputs.q.extent(2)), kLogScale);
-      inputs_.log_scale = {log_scale_.data(), {inputs.q.extent(2)}};
-    }
+  AttendInputs& own() {
+    if (!own_) inputs_ = &own_.emplace(*inputs_);
+    return *own_;
   }
-  const AttendInputs& get() const { return inputs_; }
+  void add_map(const Estimator& estimator) {
+    const View4 folded = inputs_->k_far.absent() ? inputs_->k : inputs_->k_far;
+    own().map = &map_.emplace(estimator.make_map(folded.extent(3), folded.extent(2)));
+  }
+  void add_log_scale() {
+    constexpr float kLogScale = -2;  // where training starts
+    const int64_t heads = inputs_->q.extent(2);
+    log_scale_.assign(static_cast<size_t>(heads), kLogScale);
+    own().log_scale = {log_scale_.data(), {heads}};
+  }
 
- private:
-  AttendInputs inputs_;
+  const AttendInputs* inputs_;
+  std::optional<AttendInputs> own_;
   std::optional<FeatureMap> map_;
   std::vector<float> log_scale_;
 };
@@ -189,19 +199,19 @@ FeatureMap Estimator::make_map(int64_t dim, int64_t heads) const {
 
 Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options,
               std::span<float> record) {
-  const EstimatorModule& module = checked_module("attend", estimator, inputs, options.causal);
-  return module.attend(estimator, CompleteInputs(estimator, inputs).get(), out, options, record);
+  const CheckedCall call("attend", estimator, inputs, options.causal);
+  return call.module.attend(estimator, call.inputs(), out, options, record);
 }
 
 int64_t attend_record_size(const Estimator& estimator, const AttendInputs& inputs, const AttendOptions& options) {
-  const EstimatorModule& module = checked_module("attend_record_size", estimator, inputs, options.causal);
-  return module.record_size(estimator, CompleteInputs(estimator, inputs).get(), options);
+  const CheckedCall call("attend_record_size", estimator, inputs, options.causal);
+  return call.module.record_size(estimator, call.inputs(), options);
 }
 
 void attend_backward(const Estimator& estimator, const AttendInputs& inputs, View4 out, std::span<const float> record, View4 dout,
                      const AttendGradients& gradients, const AttendOptions& options) {
-  const EstimatorModule& module = checked_module("attend_backward", estimator, inputs, options.causal);
-  module.backward(estimator, CompleteInputs(estimator, inputs).get(), out, record, dout, gradients, options);
+  const CheckedCall call("attend_backward", estimator, inputs, options.causal);
+  call.module.backward(estimator, call.inputs(), out, record, dout, gradients, options);
 }
 
 Memory empty_memory(const Estimator& estimator, const MemorySizes& sizes) {
@@ -220,17 +230,17 @@ std::optional<int64_t> memory_bytes(const Estimator& estimator, const MemorySize
 Report attend(const Estimator& estimator, const AttendInputs& inputs, Memory& memory, MutView4 out,
               const AttendOptions& options) {
   require(options.causal, "attend: a memory is given with options.causal = false, expected true");
-  const EstimatorModule& module = checked_module("attend", estimator, inputs, true);
-  return module.extend(estimator, CompleteInputs(estimator, inputs).get(), memory, out, options);
+  const CheckedCall call("attend", estimator, inputs, true);
+  return call.module.extend(estimator, call.inputs(), memory, out, options);
 }
 
 Report attend_step(const Estimator& estimator, const AttendInputs& inputs, std::span<Memory* const> sessions, MutView4 out,
                    const AttendOptions& options) {
-  const EstimatorModule& module = checked_module("attend_step", estimator, inputs, true);
+  const CheckedCall call("attend_step", estimator, inputs, true);
   require(std::ssize(sessions) == inputs.q.extent(0), "attend_step: {} sessions, expected {} (batch of q)", sessions.size(),
           inputs.q.extent(0));
   require(inputs.q.extent(1) == 1, "attend_step: q has {} tokens, expected 1", inputs.q.extent(1));
-  return module.step(estimator, CompleteInputs(estimator, inputs).get(), sessions, out, options);
+  return call.module.step(estimator, call.inputs(), sessions, out, options);
 }
 
 }  // namespace raffia

@@ -35,6 +35,8 @@ class EstimatorModule {
   const std::string_view summary;               // one line for help texts
   const std::vector<const EstimatorKey*> keys;  // in the order in which they are written
 
+  const bool forms_differ = false;  // some settings are used by one form only: see used()
+
   virtual EstimatorTraits traits(const Estimator& estimator) const = 0;
   // Throws InvalidArgument if settings contradict each other.
   virtual void check(const Estimator&) const {}
@@ -62,8 +64,8 @@ class EstimatorModule {
 
  protected:
   EstimatorModule(EstimatorKind its_kind, std::string_view its_name, std::string_view its_summary,
-                  std::vector<const EstimatorKey*> its_keys)
-      : kind(its_kind), name(its_name), summary(its_summary), keys(std::move(its_keys)) {}
+                  std::vector<const EstimatorKey*> its_keys, bool differ = false)
+      : kind(its_kind), name(its_name), summary(its_summary), keys(std::move(its_keys)), forms_differ(differ) {}
 };
 
 // The registry: a row per kind. Each function is defined in the folder of its kind.

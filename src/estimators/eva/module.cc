@@ -14,7 +14,8 @@ class EvaModule : public EstimatorModule {
   EvaModule()
       : EstimatorModule(EstimatorKind::eva, "eva", "exact window and summaries of chunks",
                         {&keys::samples_or_none, &keys::window, &keys::chunk, &keys::features, &keys::decay, &keys::draws,
-                         &keys::seed, &keys::layer, &keys::draw}) {}
+                         &keys::seed, &keys::layer, &keys::draw},
+                        true) {}
 
   // samples = 0: the causal form keeps all summaries, and folds nothing into random features.
   EstimatorTraits traits(const Estimator& estimator) const override {

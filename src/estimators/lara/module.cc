@@ -20,7 +20,8 @@ class LaraModule : public EstimatorModule {
   LaraModule()
       : EstimatorModule(EstimatorKind::lara, "lara", "importance sampling with proposals from the tokens",
                         {&keys::samples, &keys::window, &keys::chunk, &keys::per_proposal, &keys::proposals, &keys::weights,
-                         &keys::strength, &keys::mean, &keys::streaming, &keys::draws, &keys::seed, &keys::layer, &keys::draw}) {}
+                         &keys::strength, &keys::mean, &keys::streaming, &keys::draws, &keys::seed, &keys::layer, &keys::draw},
+                        true) {}
 
   EstimatorTraits traits(const Estimator& estimator) const override {
     return {.causal = estimator.proposals == Proposals::chunk_mean && estimator.weights == SampleWeights::balance &&
