@@ -45,7 +45,7 @@ void expect_op_equal_to_one_rank(int size) {
     SequenceParallel split(group, slice);
     const ops::Carried found =
         split.gated(split.slice(own.q), split.slice(own.k), split.slice(own.v), split.slice(own.gate_logits),
-                       {.kind = MapKind::trig, .weight = own.draws, .sigma = own.sigma});
+                    {.kind = MapKind::trig, .weight = own.draws, .sigma = own.sigma});
     (found.out * split.slice(weights)).sum().backward();
 
     EXPECT_LT(relative_difference(found.out.detach(), split.slice(expected.out).detach()), kTolerance);
@@ -130,7 +130,7 @@ TEST(SequenceParallel, BytesDoNotDependOnTheLength) {
       SequenceParallel split(group, length / 2);
       const ops::Carried carried =
           split.gated(split.slice(in.q), split.slice(in.k), split.slice(in.v), split.slice(in.gate_logits),
-                         {.kind = MapKind::trig, .weight = in.draws, .sigma = in.sigma});
+                      {.kind = MapKind::trig, .weight = in.draws, .sigma = in.sigma});
       carried.out.sum().backward();
       return group.traffic(Collective::all_gather).bytes - before;
     };

@@ -3,8 +3,7 @@
 
 #include "estimators/lara/options.h"
 #include "estimators/registry.h"
-#include "estimators/shared/calls.h"
-#include "estimators/shared/windowed_work.h"
+#include "estimators/shared/sampled_module.h"
 
 namespace raffia {
 namespace {
@@ -15,13 +14,40 @@ bool takes_means(const Estimator& estimator) {
   return estimator.mean.value_or(estimator.proposals != Proposals::standard && estimator.per_proposal == 1);
 }
 
-class LaraModule : public EstimatorModule {
+struct LaraOps {
+  static constexpr auto whole = lara_options;
+  static constexpr auto causal = causal_lara_options;
+  static constexpr auto attend = lara_attention;
+  static constexpr auto record_size = lara_record_size;
+  static constexpr auto backward = lara_attention_backward;
+  static constexpr auto causal_attend = causal_lara_attention;
+  static constexpr auto causal_record_size = causal_lara_record_size;
+  static constexpr auto causal_backward = causal_lara_attention_backward;
+  static constexpr auto causal_shape = causal_lara_state_shape;
+  static void causal_step(View3 q, View3 k, View3 v, std::span<WindowState* const> sessions, MutView3 out,
+                          const CausalLaraOptions& options) {
+    causal_lara_step(q, k, v, sessions, out, options);
+  }
+
+  // A key meets the samples, then a query does.
+  static TokenWork whole_work(const Estimator& estimator, int64_t) {
+    return {.keys = static_cast<double>(2 * lara_options(estimator).samples)};
+  }
+
+  // The samples that there are after so many windows.
+  static double keys_before(const Estimator& estimator, int64_t windows) {
+    const int64_t per_window = estimator.window / estimator.chunk, samples = causal_lara_options(estimator).samples;
+    return static_cast<double>(2 * std::min(windows * per_window, samples - samples % per_window));
+  }
+};
+
+class LaraModule : public SampledModule<LaraOps> {
  public:
   LaraModule()
-      : EstimatorModule(EstimatorKind::lara, "lara", "importance sampling with proposals from the tokens",
-                        {&keys::samples, &keys::window, &keys::chunk, &keys::per_proposal, &keys::proposals, &keys::weights,
-                         &keys::strength, &keys::mean, &keys::streaming, &keys::draws, &keys::seed, &keys::layer, &keys::draw},
-                        true) {}
+      : SampledModule(EstimatorKind::lara, "lara", "importance sampling with proposals from the tokens",
+                      {&keys::samples, &keys::window, &keys::chunk, &keys::per_proposal, &keys::proposals, &keys::weights,
+                       &keys::strength, &keys::mean, &keys::streaming, &keys::draws, &keys::seed, &keys::layer, &keys::draw},
+                      true) {}
 
   EstimatorTraits traits(const Estimator& estimator) const override {
     return {.causal = estimator.proposals == Proposals::chunk_mean && estimator.weights == SampleWeights::balance &&
@@ -49,79 +75,6 @@ class LaraModule : public EstimatorModule {
   EstimatorSizes sizes(const Estimator& estimator, bool causal) const override {
     if (!causal) return {.samples = lara_options(estimator).samples};
     return {.samples = causal_lara_options(estimator).samples, .window = estimator.window};
-  }
-
-  Report attend(const Estimator& estimator, const AttendInputs& in, MutView4 out, const AttendOptions& options,
-                std::span<float> record) const override {
-    if (options.causal) {
-      CausalLaraOptions op = scaled(causal_lara_options(estimator), options);
-      op.record = record;
-      causal_lara_attention(in.q, in.k, in.v, nullptr, out, op);
-    } else {
-      LaraOptions op = scaled(lara_options(estimator), options);
-      op.record = record;
-      lara_attention(in.q, in.k, in.v, out, op);
-    }
-    return {};
-  }
-
-  int64_t record_size(const Estimator& estimator, const AttendInputs& in, const AttendOptions& options) const override {
-    if (!options.causal) return lara_record_size(in.q, in.k, in.v, scaled(lara_options(estimator), options));
-    return causal_lara_record_size(in.q, in.k, in.v, nullptr, scaled(causal_lara_options(estimator), options));
-  }
-
-  void backward(const Estimator& estimator, const AttendInputs& in, View4 out, std::span<const float> record, View4 dout,
-                const AttendGradients& wanted, const AttendOptions& options) const override {
-    const QkvGradients gradients{wanted.q, wanted.k, wanted.v};
-    if (options.causal) {
-      causal_lara_attention_backward(in.q, in.k, in.v, nullptr, out, record, dout, gradients,
-                                     scaled(causal_lara_options(estimator), options));
-    } else {
-      lara_attention_backward(in.q, in.k, in.v, out, record, dout, gradients, scaled(lara_options(estimator), options));
-    }
-  }
-
-  Memory empty_memory(const Estimator& estimator, const MemorySizes& sizes) const override {
-    return WindowState(shape_of(estimator, sizes));
-  }
-  std::optional<int64_t> memory_bytes(const Estimator& estimator, const MemorySizes& sizes, int64_t) const override {
-    return window_state_bytes(shape_of(estimator, sizes));
-  }
-
-  Report extend(const Estimator& estimator, const AttendInputs& in, Memory& memory, MutView4 out,
-                const AttendOptions& options) const override {
-    causal_lara_attention(in.q, in.k, in.v, &window_state_in(estimator, memory), out,
-                          scaled(causal_lara_options(estimator), options));
-    return {};
-  }
-
-  Report step(const Estimator& estimator, const AttendInputs& in, std::span<Memory* const> sessions, MutView4 out,
-              const AttendOptions& options) const override {
-    causal_lara_step(without_tokens(in.q), without_tokens(in.k), without_tokens(in.v),
-                     parts_of(estimator, sessions, window_state_in), without_tokens(out),
-                     scaled(causal_lara_options(estimator), options));
-    return {};
-  }
-
-  // A key meets the samples, then a query does.
-  TokenWork work(const Estimator& estimator, bool causal, int64_t length) const override {
-    if (!causal) return {.keys = static_cast<double>(2 * lara_options(estimator).samples)};
-    return windowed_work(estimator.window, length, [&](int64_t windows) { return keys_before(estimator, windows); });
-  }
-  TokenWork step_work(const Estimator& estimator, int64_t depth) const override {
-    return windowed_step_work(estimator.window, depth, [&](int64_t windows) { return keys_before(estimator, windows); });
-  }
-
- private:
-  static WindowStateShape shape_of(const Estimator& estimator, const MemorySizes& sizes) {
-    return causal_lara_state_shape(sizes.batch, sizes.query_heads, sizes.heads, sizes.dim, sizes.value_dim,
-                                   causal_lara_options(estimator));
-  }
-
-  // The samples that there are after so many windows.
-  static double keys_before(const Estimator& estimator, int64_t windows) {
-    const int64_t per_window = estimator.window / estimator.chunk, samples = causal_lara_options(estimator).samples;
-    return static_cast<double>(2 * std::min(windows * per_window, samples - samples % per_window));
   }
 };
 
