@@ -20,10 +20,10 @@ struct Named {
   Value value;
 };
 
-constexpr Named<Proposals> kProposals[] = {
+constexpr Named<Proposals> kProposalNames[] = {
     {"chunk-mean", Proposals::chunk_mean}, {"qk-mixed", Proposals::qk_mixed}, {"standard", Proposals::standard}};
-constexpr Named<SampleWeights> kWeights[] = {{"balance", SampleWeights::balance}, {"mis-opt", SampleWeights::mis_opt}};
-constexpr Named<Draws> kDraws[] = {{"iid", Draws::iid}, {"orthogonal", Draws::orthogonal}};
+constexpr Named<SampleWeights> kWeightNames[] = {{"balance", SampleWeights::balance}, {"mis-opt", SampleWeights::mis_opt}};
+constexpr Named<Draws> kDrawNames[] = {{"iid", Draws::iid}, {"orthogonal", Draws::orthogonal}};
 constexpr Named<bool> kTruth[] = {{"false", false}, {"true", true}};
 constexpr Named<std::optional<bool>> kTruthOrAuto[] = {{"auto", std::nullopt}, {"false", false}, {"true", true}};
 
@@ -83,76 +83,76 @@ bool same_name(std::string_view a, std::string_view b) {
 
 namespace keys {
 
-const EstimatorKey samples = {"samples", [](Estimator& e, const KeyText& text) { e.samples = parse_positive(text); },
-                              [](const Estimator& e) { return e.samples ? plain(*e.samples) : std::string(); }};
+const EstimatorKey kSamples = {"samples", [](Estimator& e, const KeyText& text) { e.samples = parse_positive(text); },
+                               [](const Estimator& e) { return e.samples ? plain(*e.samples) : std::string(); }};
 // 0 means none, or all.
-const EstimatorKey samples_or_none = {"samples", [](Estimator& e, const KeyText& text) { e.samples = parse_count(text); },
-                                      [](const Estimator& e) { return e.samples ? plain(*e.samples) : std::string(); }};
-const EstimatorKey map = {"map",
-                          [](Estimator& e, const KeyText& text) {
-                            try {
-                              e.map = parse_map_kind(text.value);
-                            } catch (const InvalidArgument&) {
-                              text.fail("identity, trig, arccos, positive, positive2, elu or relu");
-                            }
-                          },
-                          [](const Estimator& e) { return plain(name_of(e.map)); }};
-const EstimatorKey log = {"log", [](Estimator& e, const KeyText& text) { e.log = value_in(kTruth, text.value, text.what()); },
-                          [](const Estimator& e) { return plain(e.log); }};
-const EstimatorKey window = {"window", [](Estimator& e, const KeyText& text) { e.window = parse_positive(text); },
-                             [](const Estimator& e) { return plain(e.window); }};
-const EstimatorKey before = {"before", [](Estimator& e, const KeyText& text) { e.before = parse_count(text); },
-                             [](const Estimator& e) { return plain(e.before); }};
-const EstimatorKey chunk = {"chunk", [](Estimator& e, const KeyText& text) { e.chunk = parse_positive(text); },
-                            [](const Estimator& e) { return plain(e.chunk); }};
-const EstimatorKey features = {"features", [](Estimator& e, const KeyText& text) { e.features = parse_positive(text); },
-                               [](const Estimator& e) { return plain(e.features); }};
-const EstimatorKey decay = {"decay",
-                            [](Estimator& e, const KeyText& text) {
-                              e.decay =
-                                  parse_number(text, std::numeric_limits<float>::min(), 1.0F, "a number above 0 and at most 1");
-                            },
-                            [](const Estimator& e) { return plain(e.decay); }};
-const EstimatorKey per_proposal = {"per_proposal",
+const EstimatorKey kSamplesOrNone = {"samples", [](Estimator& e, const KeyText& text) { e.samples = parse_count(text); },
+                                     [](const Estimator& e) { return e.samples ? plain(*e.samples) : std::string(); }};
+const EstimatorKey kMap = {"map",
+                           [](Estimator& e, const KeyText& text) {
+                             try {
+                               e.map = parse_map_kind(text.value);
+                             } catch (const InvalidArgument&) {
+                               text.fail("identity, trig, arccos, positive, positive2, elu or relu");
+                             }
+                           },
+                           [](const Estimator& e) { return plain(name_of(e.map)); }};
+const EstimatorKey kLog = {"log", [](Estimator& e, const KeyText& text) { e.log = value_in(kTruth, text.value, text.what()); },
+                           [](const Estimator& e) { return plain(e.log); }};
+const EstimatorKey kWindow = {"window", [](Estimator& e, const KeyText& text) { e.window = parse_positive(text); },
+                              [](const Estimator& e) { return plain(e.window); }};
+const EstimatorKey kBefore = {"before", [](Estimator& e, const KeyText& text) { e.before = parse_count(text); },
+                              [](const Estimator& e) { return plain(e.before); }};
+const EstimatorKey kChunk = {"chunk", [](Estimator& e, const KeyText& text) { e.chunk = parse_positive(text); },
+                             [](const Estimator& e) { return plain(e.chunk); }};
+const EstimatorKey kFeatures = {"features", [](Estimator& e, const KeyText& text) { e.features = parse_positive(text); },
+                                [](const Estimator& e) { return plain(e.features); }};
+const EstimatorKey kDecay = {"decay",
+                             [](Estimator& e, const KeyText& text) {
+                               e.decay =
+                                   parse_number(text, std::numeric_limits<float>::min(), 1.0F, "a number above 0 and at most 1");
+                             },
+                             [](const Estimator& e) { return plain(e.decay); }};
+const EstimatorKey kPerProposal = {"per_proposal",
                                    [](Estimator& e, const KeyText& text) { e.per_proposal = parse_positive(text); },
                                    [](const Estimator& e) { return plain(e.per_proposal); }};
-const EstimatorKey proposals = {
-    "proposals", [](Estimator& e, const KeyText& text) { e.proposals = value_in(kProposals, text.value, text.what()); },
+const EstimatorKey kProposals = {
+    "proposals", [](Estimator& e, const KeyText& text) { e.proposals = value_in(kProposalNames, text.value, text.what()); },
     [](const Estimator& e) { return plain(name_of(e.proposals)); }};
-const EstimatorKey weights = {"weights",
-                              [](Estimator& e, const KeyText& text) { e.weights = value_in(kWeights, text.value, text.what()); },
-                              [](const Estimator& e) { return plain(name_of(e.weights)); }};
-const EstimatorKey strength = {"strength",
-                               [](Estimator& e, const KeyText& text) {
-                                 e.strength =
-                                     parse_number(text, 0.0F, std::numeric_limits<float>::max(), "a number of 0 or more");
-                               },
-                               [](const Estimator& e) { return plain(e.strength); }};
-const EstimatorKey mean = {"mean",
-                           [](Estimator& e, const KeyText& text) { e.mean = value_in(kTruthOrAuto, text.value, text.what()); },
-                           [](const Estimator& e) { return plain(name_in(kTruthOrAuto, e.mean)); }};
-const EstimatorKey streaming = {
+const EstimatorKey kWeights = {
+    "weights", [](Estimator& e, const KeyText& text) { e.weights = value_in(kWeightNames, text.value, text.what()); },
+    [](const Estimator& e) { return plain(name_of(e.weights)); }};
+const EstimatorKey kStrength = {"strength",
+                                [](Estimator& e, const KeyText& text) {
+                                  e.strength =
+                                      parse_number(text, 0.0F, std::numeric_limits<float>::max(), "a number of 0 or more");
+                                },
+                                [](const Estimator& e) { return plain(e.strength); }};
+const EstimatorKey kMean = {"mean",
+                            [](Estimator& e, const KeyText& text) { e.mean = value_in(kTruthOrAuto, text.value, text.what()); },
+                            [](const Estimator& e) { return plain(name_in(kTruthOrAuto, e.mean)); }};
+const EstimatorKey kStreaming = {
     "streaming", [](Estimator& e, const KeyText& text) { e.streaming = value_in(kTruth, text.value, text.what()); },
     [](const Estimator& e) { return plain(e.streaming); }};
-const EstimatorKey draws = {"draws",
-                            [](Estimator& e, const KeyText& text) { e.draws = value_in(kDraws, text.value, text.what()); },
-                            [](const Estimator& e) { return plain(name_in(kDraws, e.draws)); }};
-const EstimatorKey seed = {"seed",
-                           [](Estimator& e, const KeyText& text) {
-                             e.seed = parse_number<uint64_t>(text, 0, UINT64_MAX, "an integer from 0 to 2^64 - 1");
-                           },
-                           [](const Estimator& e) { return plain(e.seed); }};
-const EstimatorKey layer = {"layer", [](Estimator& e, const KeyText& text) { e.layer = parse_u32(text); },
-                            [](const Estimator& e) { return plain(e.layer); }};
-const EstimatorKey draw = {"draw", [](Estimator& e, const KeyText& text) { e.draw = parse_u32(text); },
-                           [](const Estimator& e) { return plain(e.draw); }};
+const EstimatorKey kDraws = {"draws",
+                             [](Estimator& e, const KeyText& text) { e.draws = value_in(kDrawNames, text.value, text.what()); },
+                             [](const Estimator& e) { return plain(name_in(kDrawNames, e.draws)); }};
+const EstimatorKey kSeed = {"seed",
+                            [](Estimator& e, const KeyText& text) {
+                              e.seed = parse_number<uint64_t>(text, 0, UINT64_MAX, "an integer from 0 to 2^64 - 1");
+                            },
+                            [](const Estimator& e) { return plain(e.seed); }};
+const EstimatorKey kLayer = {"layer", [](Estimator& e, const KeyText& text) { e.layer = parse_u32(text); },
+                             [](const Estimator& e) { return plain(e.layer); }};
+const EstimatorKey kDraw = {"draw", [](Estimator& e, const KeyText& text) { e.draw = parse_u32(text); },
+                            [](const Estimator& e) { return plain(e.draw); }};
 
 }  // namespace keys
 
-std::string_view name_of(Proposals proposals) { return name_in(kProposals, proposals); }
-std::string_view name_of(SampleWeights weights) { return name_in(kWeights, weights); }
+std::string_view name_of(Proposals proposals) { return name_in(kProposalNames, proposals); }
+std::string_view name_of(SampleWeights weights) { return name_in(kWeightNames, weights); }
 
-Proposals parse_proposals(std::string_view name) { return value_in(kProposals, name, "parse_proposals:"); }
-SampleWeights parse_sample_weights(std::string_view name) { return value_in(kWeights, name, "parse_sample_weights:"); }
+Proposals parse_proposals(std::string_view name) { return value_in(kProposalNames, name, "parse_proposals:"); }
+SampleWeights parse_sample_weights(std::string_view name) { return value_in(kWeightNames, name, "parse_sample_weights:"); }
 
 }  // namespace raffia

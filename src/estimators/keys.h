@@ -28,10 +28,8 @@ bool same_name(std::string_view a, std::string_view b);  // hyphens and undersco
 
 namespace keys {
 
-// clang-format off
-extern const EstimatorKey samples, samples_or_none, map, log, window, before, chunk, features, decay, per_proposal, proposals, weights,
-    strength, mean, streaming, draws, seed, layer, draw;
-// clang-format on
+extern const EstimatorKey kSamples, kSamplesOrNone, kMap, kLog, kWindow, kBefore, kChunk, kFeatures, kDecay, kPerProposal,
+    kProposals, kWeights, kStrength, kMean, kStreaming, kDraws, kSeed, kLayer, kDraw;
 
 }  // namespace keys
 

@@ -43,8 +43,8 @@ class EvaModule : public SampledModule<EvaOps> {
  public:
   EvaModule()
       : SampledModule(EstimatorKind::eva, "eva", "exact window and summaries of chunks",
-                      {&keys::samples_or_none, &keys::window, &keys::chunk, &keys::features, &keys::decay, &keys::draws,
-                       &keys::seed, &keys::layer, &keys::draw},
+                      {&keys::kSamplesOrNone, &keys::kWindow, &keys::kChunk, &keys::kFeatures, &keys::kDecay, &keys::kDraws,
+                       &keys::kSeed, &keys::kLayer, &keys::kDraw},
                       true) {}
 
   // samples = 0: the causal form keeps all summaries, and folds nothing into random features.

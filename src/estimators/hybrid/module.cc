@@ -19,8 +19,9 @@ HybridInputs hybrid_inputs(const AttendInputs& inputs) {
 class HybridModule : public EstimatorModule {
  public:
   HybridModule()
-      : EstimatorModule(EstimatorKind::hybrid, "hybrid", "exact window and RFA-Gate of everything older",
-                        {&keys::samples, &keys::map, &keys::window, &keys::draws, &keys::seed, &keys::layer, &keys::draw}) {}
+      : EstimatorModule(
+            EstimatorKind::hybrid, "hybrid", "exact window and RFA-Gate of everything older",
+            {&keys::kSamples, &keys::kMap, &keys::kWindow, &keys::kDraws, &keys::kSeed, &keys::kLayer, &keys::kDraw}) {}
 
   EstimatorTraits traits(const Estimator& estimator) const override {
     const bool is_random = is_random_map(estimator.map);

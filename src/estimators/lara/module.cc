@@ -44,10 +44,11 @@ struct LaraOps {
 class LaraModule : public SampledModule<LaraOps> {
  public:
   LaraModule()
-      : SampledModule(EstimatorKind::lara, "lara", "importance sampling with proposals from the tokens",
-                      {&keys::samples, &keys::window, &keys::chunk, &keys::per_proposal, &keys::proposals, &keys::weights,
-                       &keys::strength, &keys::mean, &keys::streaming, &keys::draws, &keys::seed, &keys::layer, &keys::draw},
-                      true) {}
+      : SampledModule(
+            EstimatorKind::lara, "lara", "importance sampling with proposals from the tokens",
+            {&keys::kSamples, &keys::kWindow, &keys::kChunk, &keys::kPerProposal, &keys::kProposals, &keys::kWeights,
+             &keys::kStrength, &keys::kMean, &keys::kStreaming, &keys::kDraws, &keys::kSeed, &keys::kLayer, &keys::kDraw},
+            true) {}
 
   EstimatorTraits traits(const Estimator& estimator) const override {
     return {.causal = estimator.proposals == Proposals::chunk_mean && estimator.weights == SampleWeights::balance &&

@@ -11,7 +11,7 @@ class RaModule : public EstimatorModule {
  public:
   RaModule()
       : EstimatorModule(EstimatorKind::ra, "ra", "Randomized Attention",
-                        {&keys::samples, &keys::seed, &keys::layer, &keys::draw}) {}
+                        {&keys::kSamples, &keys::kSeed, &keys::kLayer, &keys::kDraw}) {}
 
   EstimatorTraits traits(const Estimator&) const override { return {.is_random = true, .has_samples = true}; }
   EstimatorSizes sizes(const Estimator& estimator, bool causal) const override {

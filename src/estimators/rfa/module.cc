@@ -51,7 +51,7 @@ class RfaModule : public LinearModule {
  public:
   RfaModule()
       : LinearModule(EstimatorKind::rfa, "rfa", "Random Feature Attention",
-                     {&keys::samples, &keys::map, &keys::log, &keys::draws, &keys::seed, &keys::layer, &keys::draw}) {}
+                     {&keys::kSamples, &keys::kMap, &keys::kLog, &keys::kDraws, &keys::kSeed, &keys::kLayer, &keys::kDraw}) {}
 
   EstimatorTraits traits(const Estimator& estimator) const override {
     const bool is_random = estimator.log || is_random_map(estimator.map);
@@ -120,7 +120,7 @@ class RfaGateModule : public LinearModule {
  public:
   RfaGateModule()
       : LinearModule(EstimatorKind::rfa_gate, "rfa_gate", "RFA with a learned decay",
-                     {&keys::samples, &keys::map, &keys::draws, &keys::seed, &keys::layer, &keys::draw}) {}
+                     {&keys::kSamples, &keys::kMap, &keys::kDraws, &keys::kSeed, &keys::kLayer, &keys::kDraw}) {}
 
   EstimatorTraits traits(const Estimator& estimator) const override {
     const bool is_random = is_random_map(estimator.map);

@@ -93,7 +93,7 @@ class SoftmaxModule : public ExactModule {
 class WindowModule : public ExactModule {
  public:
   WindowModule()
-      : ExactModule(EstimatorKind::window, "window", "exact attention to the recent past", {&keys::window, &keys::before}) {}
+      : ExactModule(EstimatorKind::window, "window", "exact attention to the recent past", {&keys::kWindow, &keys::kBefore}) {}
 
   EstimatorTraits traits(const Estimator& estimator) const override {
     return {.bidirectional = estimator.before == 0, .constant_memory = true, .fades = true, .carried_by_default = true};
