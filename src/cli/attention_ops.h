@@ -47,7 +47,8 @@ class AttentionInputs {
   Array4 make(int64_t heads, int64_t dim) const;
 
  private:
-  enum DrawnInput : uint32_t { kQuery, kKey, kValue, kGate, kOutGradient };
+  using DrawnInput = uint32_t;  // stream of random numbers
+  static constexpr DrawnInput kQuery = 0, kKey = 1, kValue = 2, kGate = 3, kOutGradient = 4;
   using Features = std::map<std::string, Array4>;  // by estimator
 
   Array4 random(int64_t heads, int64_t dim, uint32_t stream, float low, float high) const;

@@ -100,7 +100,7 @@ ConfigField field(std::string_view name) {
 }  // namespace
 
 std::span<const ConfigField> config_fields() {
-  static const std::vector<ConfigField> kFields = {
+  static const std::vector<ConfigField> fields = {
       field<&ModelConfig::task>("task"),
       field<&ModelConfig::vocabulary>("vocabulary"),
       field<&ModelConfig::width>("width"),
@@ -132,7 +132,7 @@ std::span<const ConfigField> config_fields() {
       field<&ModelConfig::patch>("patch"),
       field<&ModelConfig::seed>("seed"),
   };
-  return kFields;
+  return fields;
 }
 
 bool differs_from_default(const ConfigField& field, const ModelConfig& config) {

@@ -9,15 +9,15 @@ namespace raffia {
 namespace {
 
 struct EvaOps {
-  static constexpr auto whole = eva_options;
-  static constexpr auto causal = causal_eva_options;
-  static constexpr auto attend = eva_attention;
-  static constexpr auto record_size = eva_record_size;
-  static constexpr auto backward = eva_attention_backward;
-  static constexpr auto causal_attend = causal_eva_attention;
-  static constexpr auto causal_record_size = causal_eva_record_size;
-  static constexpr auto causal_backward = causal_eva_attention_backward;
-  static constexpr auto causal_shape = causal_eva_state_shape;
+  static constexpr auto kWhole = eva_options;
+  static constexpr auto kCausal = causal_eva_options;
+  static constexpr auto kAttend = eva_attention;
+  static constexpr auto kRecordSize = eva_record_size;
+  static constexpr auto kBackward = eva_attention_backward;
+  static constexpr auto kCausalAttend = causal_eva_attention;
+  static constexpr auto kCausalRecordSize = causal_eva_record_size;
+  static constexpr auto kCausalBackward = causal_eva_attention_backward;
+  static constexpr auto kCausalShape = causal_eva_state_shape;
   static void causal_step(View3 q, View3 k, View3 v, std::span<WindowState* const> sessions, MutView3 out,
                           const CausalEvaOptions& options) {
     causal_eva_step(q, k, v, sessions, out, options);

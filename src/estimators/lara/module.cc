@@ -15,15 +15,15 @@ bool takes_means(const Estimator& estimator) {
 }
 
 struct LaraOps {
-  static constexpr auto whole = lara_options;
-  static constexpr auto causal = causal_lara_options;
-  static constexpr auto attend = lara_attention;
-  static constexpr auto record_size = lara_record_size;
-  static constexpr auto backward = lara_attention_backward;
-  static constexpr auto causal_attend = causal_lara_attention;
-  static constexpr auto causal_record_size = causal_lara_record_size;
-  static constexpr auto causal_backward = causal_lara_attention_backward;
-  static constexpr auto causal_shape = causal_lara_state_shape;
+  static constexpr auto kWhole = lara_options;
+  static constexpr auto kCausal = causal_lara_options;
+  static constexpr auto kAttend = lara_attention;
+  static constexpr auto kRecordSize = lara_record_size;
+  static constexpr auto kBackward = lara_attention_backward;
+  static constexpr auto kCausalAttend = causal_lara_attention;
+  static constexpr auto kCausalRecordSize = causal_lara_record_size;
+  static constexpr auto kCausalBackward = causal_lara_attention_backward;
+  static constexpr auto kCausalShape = causal_lara_state_shape;
   static void causal_step(View3 q, View3 k, View3 v, std::span<WindowState* const> sessions, MutView3 out,
                           const CausalLaraOptions& options) {
     causal_lara_step(q, k, v, sessions, out, options);

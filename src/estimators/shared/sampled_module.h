@@ -13,9 +13,10 @@
 namespace raffia {
 
 // Ops names the operations:
-//   whole(estimator), causal(estimator)                the options of the two forms
-//   attend, record_size, backward                      of the bidirectional form
-//   causal_attend, causal_record_size, causal_backward, causal_step, causal_shape
+//   kWhole(estimator), kCausal(estimator)              the options of the two forms
+//   kAttend, kRecordSize, kBackward                    of the bidirectional form
+//   kCausalAttend, kCausalRecordSize, kCausalBackward, causal_step, kCausalShape
+//   whole_work(estimator, length)                      what a token meets in the bidirectional form
 //   keys_before(estimator, windows)                    what stands for the windows before a token's own
 template <class Ops>
 class SampledModule : public EstimatorModule {
@@ -25,29 +26,29 @@ class SampledModule : public EstimatorModule {
   Report attend(const Estimator& estimator, const AttendInputs& in, MutView4 out, const AttendOptions& options,
                 std::span<float> record) const override {
     if (options.causal) {
-      auto op = scaled(Ops::causal(estimator), options);
+      auto op = scaled(Ops::kCausal(estimator), options);
       op.record = record;
-      Ops::causal_attend(in.q, in.k, in.v, nullptr, out, op);
+      Ops::kCausalAttend(in.q, in.k, in.v, nullptr, out, op);
     } else {
-      auto op = scaled(Ops::whole(estimator), options);
+      auto op = scaled(Ops::kWhole(estimator), options);
       op.record = record;
-      Ops::attend(in.q, in.k, in.v, out, op);
+      Ops::kAttend(in.q, in.k, in.v, out, op);
     }
     return {};
   }
 
   int64_t record_size(const Estimator& estimator, const AttendInputs& in, const AttendOptions& options) const override {
-    if (!options.causal) return Ops::record_size(in.q, in.k, in.v, scaled(Ops::whole(estimator), options));
-    return Ops::causal_record_size(in.q, in.k, in.v, nullptr, scaled(Ops::causal(estimator), options));
+    if (!options.causal) return Ops::kRecordSize(in.q, in.k, in.v, scaled(Ops::kWhole(estimator), options));
+    return Ops::kCausalRecordSize(in.q, in.k, in.v, nullptr, scaled(Ops::kCausal(estimator), options));
   }
 
   void backward(const Estimator& estimator, const AttendInputs& in, View4 out, std::span<const float> record, View4 dout,
                 const AttendGradients& wanted, const AttendOptions& options) const override {
     const QkvGradients gradients{wanted.q, wanted.k, wanted.v};
     if (options.causal) {
-      Ops::causal_backward(in.q, in.k, in.v, nullptr, out, record, dout, gradients, scaled(Ops::causal(estimator), options));
+      Ops::kCausalBackward(in.q, in.k, in.v, nullptr, out, record, dout, gradients, scaled(Ops::kCausal(estimator), options));
     } else {
-      Ops::backward(in.q, in.k, in.v, out, record, dout, gradients, scaled(Ops::whole(estimator), options));
+      Ops::kBackward(in.q, in.k, in.v, out, record, dout, gradients, scaled(Ops::kWhole(estimator), options));
     }
   }
 
@@ -60,7 +61,7 @@ class SampledModule : public EstimatorModule {
 
   Report extend(const Estimator& estimator, const AttendInputs& in, Memory& memory, MutView4 out,
                 const AttendOptions& options) const override {
-    Ops::causal_attend(in.q, in.k, in.v, &window_state_in(estimator, memory), out, scaled(Ops::causal(estimator), options));
+    Ops::kCausalAttend(in.q, in.k, in.v, &window_state_in(estimator, memory), out, scaled(Ops::kCausal(estimator), options));
     return {};
   }
 
@@ -68,7 +69,7 @@ class SampledModule : public EstimatorModule {
               const AttendOptions& options) const override {
     Ops::causal_step(without_tokens(in.q), without_tokens(in.k), without_tokens(in.v),
                      parts_of(estimator, sessions, window_state_in), without_tokens(out),
-                     scaled(Ops::causal(estimator), options));
+                     scaled(Ops::kCausal(estimator), options));
     return {};
   }
 
@@ -82,7 +83,7 @@ class SampledModule : public EstimatorModule {
 
  private:
   static WindowStateShape shape_of(const Estimator& estimator, const MemorySizes& sizes) {
-    return Ops::causal_shape(sizes.batch, sizes.query_heads, sizes.heads, sizes.dim, sizes.value_dim, Ops::causal(estimator));
+    return Ops::kCausalShape(sizes.batch, sizes.query_heads, sizes.heads, sizes.dim, sizes.value_dim, Ops::kCausal(estimator));
   }
 };
 
