@@ -244,6 +244,32 @@ TEST(Registry, MemoriesOfAnotherKindAreRefused) {
             "empty_memory: map is absent, expected that of rfa_gate");
 }
 
+TEST(Registry, TokensThatDoNotFitTheirMemoryLeaveItAsItWas) {
+  const Sequences data(1);
+  std::vector<float> out(data.q.size());
+  const MutView4 view(out.data(), {1, kLength, kHeads, kValueDim});
+  const AttendInputs all = data.views(nullptr);
+  for (const char* text : {"softmax", "window:window=8", "ra"}) {
+    const Estimator estimator = parse_estimator(text);
+    const MemorySizes sizes{.query_heads = kHeads, .heads = kKeyHeads, .dim = kDim, .value_dim = kValueDim};
+    Memory memory = empty_memory(estimator, sizes);
+    AttendInputs longer = slice(all, 1, 0, 5);
+    longer.v = all.v.slice(1, 0, 7);
+    EXPECT_EQ(
+        refusal<InvalidArgument>([&] { attend(estimator, longer, memory, view.slice(1, 0, 5), {.causal = true}); }),
+        "attend: k has shape [1, 5, 2, 8] and v [1, 7, 2, 8], expected [1, 5, G, D] and [1, 5, G, V] (batch and length of q)");
+    EXPECT_EQ(memory.size_bytes(), 0U);
+
+    MemorySizes wide = sizes;
+    wide.dim = 16;
+    Memory other = empty_memory(estimator, wide);
+    Memory* const session = &other;
+    EXPECT_THROW(attend_step(estimator, slice(all, 1, 0, 1), {&session, 1}, view.slice(1, 0, 1), {.causal = true}),
+                 InvalidArgument);
+    EXPECT_EQ(other.size_bytes(), 0U);
+  }
+}
+
 TEST(KeyCache, GoesBackToAnEarlierToken) {
   KeyCache cache({.batch = 1, .heads = 1, .dim = 2, .value_dim = 1});
   const float keys[] = {1, 2, 3, 4}, values[] = {5, 6};

@@ -40,6 +40,20 @@ struct Padded {
   }
 };
 
+// Throws if a cache does not fit the tokens that are appended to it: nothing is written then.
+void require_fit(const KeyCacheShape& shape, const AttendInputs& in, int64_t batch) {
+  require(in.k.extent(0) == in.q.extent(0) && in.v.extent(0) == in.q.extent(0) && in.k.extent(1) == in.q.extent(1) &&
+              in.v.extent(1) == in.q.extent(1) && in.v.extent(2) == in.k.extent(2),
+          "attend: k has shape [{}, {}, {}, {}] and v [{}, {}, {}, {}], expected [{}, {}, G, D] and [{}, {}, G, V] (batch and "
+          "length of q)",
+          in.k.extent(0), in.k.extent(1), in.k.extent(2), in.k.extent(3), in.v.extent(0), in.v.extent(1), in.v.extent(2),
+          in.v.extent(3), in.q.extent(0), in.q.extent(1), in.q.extent(0), in.q.extent(1));
+  require(
+      shape.batch == batch && shape.heads == in.k.extent(2) && shape.dim == in.k.extent(3) && shape.value_dim == in.v.extent(3),
+      "attend: memory is of batch {}, {} heads, keys of {} and values of {}, expected {}, {}, {} and {} (q, k and v)",
+      shape.batch, shape.heads, shape.dim, shape.value_dim, batch, in.k.extent(2), in.k.extent(3), in.v.extent(3));
+}
+
 // q, out [1, T, H, ..], k, v [1, T, G, ..]
 void extend_entry(const CachedAttention& op, View4 q, View4 k, View4 v, KeyCache& cache, int64_t b, MutView4 out,
                   const AttendOptions& options) {
@@ -81,13 +95,8 @@ void extend_cached(const CachedAttention& op, const AttendInputs& inputs, KeyCac
   const Layout& layout = options.layout;
   require(layout.valid.absent() && layout.lengths.empty() && layout.cu_seqlens.empty(),
           "attend: a layout is given with a key cache, expected none: every sequence needs a memory of its own");
-  const KeyCacheShape& shape = cache.shape();
-  require(shape.batch == inputs.q.extent(0) && shape.heads == inputs.k.extent(2) && shape.dim == inputs.k.extent(3) &&
-              shape.value_dim == inputs.v.extent(3),
-          "attend: memory is of batch {}, {} heads, keys of {} and values of {}, expected {}, {}, {} and {} (q, k and v)",
-          shape.batch, shape.heads, shape.dim, shape.value_dim, inputs.q.extent(0), inputs.k.extent(2), inputs.k.extent(3),
-          inputs.v.extent(3));
-  for (int64_t b = 0; b < shape.batch; ++b) {
+  require_fit(cache.shape(), inputs, inputs.q.extent(0));
+  for (int64_t b = 0; b < inputs.q.extent(0); ++b) {
     extend_entry(op, inputs.q.slice(0, b, 1), inputs.k.slice(0, b, 1), inputs.v.slice(0, b, 1), cache, b, out.slice(0, b, 1),
                  options);
   }
@@ -95,6 +104,7 @@ void extend_cached(const CachedAttention& op, const AttendInputs& inputs, KeyCac
 
 void step_cached(const CachedAttention& op, const AttendInputs& inputs, std::span<KeyCache* const> sessions, MutView4 out,
                  const AttendOptions& options) {
+  for (const KeyCache* cache : sessions) require_fit(cache->shape(), inputs, 1);
   const auto step_one = [&](int64_t i, int threads) {
     AttendOptions alone = options;
     alone.threads = threads;
