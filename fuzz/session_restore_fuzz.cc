@@ -109,10 +109,10 @@ void mend(Bytes image, const Model& model) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const std::shared_ptr<const Model> kModels[] = {tiny_model(raffia::tiny_folding_config()),
-                                                         tiny_model(raffia::tiny_keeping_config())};
+  static const std::shared_ptr<const Model> models[] = {tiny_model(raffia::tiny_folding_config()),
+                                                        tiny_model(raffia::tiny_keeping_config())};
   const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
-  for (const std::shared_ptr<const Model>& model : kModels) {
+  for (const std::shared_ptr<const Model>& model : models) {
     std::vector<std::byte> image(bytes.begin(), bytes.end());
     image.resize(std::max(image.size(), kSessionImage.header_size()));
     mend(image, *model);
