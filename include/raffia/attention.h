@@ -29,7 +29,7 @@ namespace raffia {
 //   rfa_attention, softmax:      its output and its gradient are those of any other query
 //   lara, ra, eva:               its output is that of any other query, but it has no gradient and is left out of all means
 struct Layout {
-  View2 valid = {};  // [B, Tk] u8: 1 where a key takes part. Others change neither outputs nor state, even where they hold NaN
+  View2 valid = {};  // [B, Tk] u8: 1 where a key takes part. Masked keys change neither outputs nor state, even if NaN
   std::span<const int64_t> lengths = {};       // [B]: keys of entry b, and queries too where Tq = Tk; the rest is padding
   std::span<const int64_t> cu_seqlens = {};    // [N + 1], from 0 to T: N sequences end to end in one batch entry (B = 1)
   std::span<const int64_t> cu_seqlens_k = {};  // the same for keys, if they differ from the queries

@@ -51,7 +51,7 @@ constexpr DType dtype_of() {
     return DType::f64;
   } else {
     static_assert(std::is_same_v<U, uint8_t> || std::is_same_v<U, bool>,
-                  "a raffia view is over float, raffia::BFloat16, double (reference twins) or uint8_t and bool (masks)");
+                  "a raffia view is over float, raffia::BFloat16, double (reference implementations) or uint8_t and bool (masks)");
     return DType::u8;
   }
 }

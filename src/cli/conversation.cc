@@ -125,7 +125,7 @@ class Conversation {
       session_.rollback(tokens);
       within_line_ = argument.empty() && last_.within_line;
       last_ = {};
-      say("{} forgotten, {} left", counted(tokens, "token"), grouped(static_cast<uint64_t>(session_.position())));
+      say("went back {}; position {}", counted(tokens, "token"), grouped(static_cast<uint64_t>(session_.position())));
     } else if (command == "/seed") {
       need("a number");
       set(&SamplingOptions::seed, parse_seed(command, argument));

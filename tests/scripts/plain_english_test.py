@@ -31,11 +31,13 @@ PATTERNS = [
     (r"\bcount for the \w+'? half\b", "fewer of them count for the keys' half accordingly", "shrinks by the same factor"),
     (r"\b(key|query|token) meets S\b", "a key meets S samples, then a query does", "each key is compared with S samples"),
     (r"\bwaits for nothing but\b", "a step that waits for nothing but its weights", "takes no longer than reading its weights"),
-    (r"\ba line out for each line in\b", "A line out for each line in, at once", "each line of the input gives one line of output"),
+    (r"\ba line out for each\b|\bcome a line each\b|\ban object a line\b", "A line out for each line in, at once",
+     "each line of the input gives one line of output; one object per line"),
     (r"\bnames of two files begin with\b", "what the names of two files begin with", "common prefix of the two files"),
     (r"\bcore may be with another\b", "each time a core may be with another process", "a thread that shares its core with another process"),
     (r"\bmust be finite, but for\b", "must be finite, but for logarithms", "must be finite, with these exceptions"),
-    (r"\"the same (for|to) ", "\"The same for evaluation\"", "in a help text, say what: the line above may be another"),
+    (r"\bgoes on where\b|\bwrites on until\b|\bfor ever\b", "the model goes on where it stands", "continues from; continues until; always"),
+    (r"\"the same (for|to|in) ", "\"The same for evaluation\"", "in a help text, say what: the line above may be another"),
 ]
 FOLDERS = ["include", "src", "examples", "fuzz", "tests", "scripts", "cmake", "docs", "README.md", "CHANGELOG.md", "CONTRIBUTING.md"]
 SUFFIXES = {".h", ".cc", ".py", ".sh", ".cmake", ".md"}
