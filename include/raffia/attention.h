@@ -42,8 +42,7 @@ struct AttentionOptions {
   // tokens or more, none otherwise); < 0: none. Segments let several threads work on one head; on a single thread they cost up
   // to 50% more work.
   int64_t segment = 0;
-  int threads = 0;               // at most this many; 0: as many as the executor has
-  Executor* executor = nullptr;  // default_executor() if null
+  RunOptions run = {};           // threads and executor
   std::span<float> record = {};  // filled for the backward pass; record_size() floats
 };
 
@@ -117,8 +116,7 @@ struct SoftmaxOptions {
   std::optional<float> scale = {};  // default: 1 / sqrt(D)
   View3 key_bias = {};              // [B, Tk, G], added to the logits
   Layout layout = {};               // padding and packing
-  int threads = 0;                  // at most this many; 0: as many as the executor has
-  Executor* executor = nullptr;     // default_executor() if null
+  RunOptions run = {};              // threads and executor
   MutView3 logsumexp = {};          // [B, Tq, H] out: log of the denominators, for the backward pass; -inf without keys
 };
 

@@ -26,8 +26,7 @@ struct EvaOptions {
   int64_t window = 32;              // tokens seen exactly; rounded up to whole chunks
   std::optional<float> scale = {};  // of logits; default: 1 / sqrt(D)
   Layout layout = {};
-  int threads = 0;               // at most this many; 0: as many as the executor has
-  Executor* executor = nullptr;  // default_executor() if null
+  RunOptions run = {};           // threads and executor
   std::span<float> record = {};  // filled for the backward pass; eva_record_size() floats
 };
 
@@ -51,8 +50,7 @@ struct CausalEvaOptions {
   uint32_t draw = 0;
   std::optional<float> scale = {};
   Layout layout = {};
-  int threads = 0;
-  Executor* executor = nullptr;
+  RunOptions run = {};           // threads and executor
   std::span<float> record = {};  // causal_eva_record_size() floats
 };
 

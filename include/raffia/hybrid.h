@@ -32,8 +32,7 @@ struct HybridOptions {
   int64_t window = 32;              // W, tokens per block
   std::optional<float> scale = {};  // of the exact logits; default: 1 / sqrt(D)
   Layout layout = {};
-  int threads = 0;               // at most this many; 0: as many as the executor has
-  Executor* executor = nullptr;  // default_executor() if null
+  RunOptions run = {};           // threads and executor
   std::span<float> record = {};  // filled for the backward pass; hybrid_record_size() floats
 };
 

@@ -56,8 +56,7 @@ struct LaraOptions {
   uint32_t draw = 0;                // which draw of the pool
   std::optional<float> scale = {};  // of logits; default: 1 / sqrt(D)
   Layout layout = {};
-  int threads = 0;               // at most this many; 0: as many as the executor has
-  Executor* executor = nullptr;  // default_executor() if null
+  RunOptions run = {};           // threads and executor
   std::span<float> record = {};  // filled for the backward pass; lara_record_size() floats
 };
 
@@ -82,8 +81,7 @@ struct RaOptions {
   uint32_t draw = 0;
   std::optional<float> scale = {};  // of logits; default: 1 / sqrt(D)
   Layout layout = {};
-  int threads = 0;
-  Executor* executor = nullptr;
+  RunOptions run = {};  // threads and executor
 };
 
 // Randomized Attention: per draw a key m ~ softmax(q_n . k_m), w = q_n + k_m + e, output f(w). Unbiased. Each draw costs as much
@@ -109,8 +107,7 @@ struct CausalLaraOptions {
   uint32_t draw = 0;
   std::optional<float> scale = {};
   Layout layout = {};
-  int threads = 0;
-  Executor* executor = nullptr;
+  RunOptions run = {};           // threads and executor
   std::span<float> record = {};  // causal_lara_record_size() floats
 };
 

@@ -25,12 +25,6 @@ namespace runtime {
 class Graph;
 }
 
-// How a model is run. Results are bitwise the same for all of these options.
-struct RunOptions {
-  int threads = 0;               // at most this many; 0: as many as the executor has
-  Executor* executor = nullptr;  // default_executor() if null
-};
-
 struct LoadOptions {
   // Weights are memory-mapped: processes share them, and pages are read when they are needed. A mapped file may be replaced by
   // renaming another over it, but must not be changed in place: truncating it kills the process (SIGBUS) when it reads a missing

@@ -130,7 +130,9 @@ struct Setting {
   const ApproxFlags& flags;
   Executor& executor;
 
-  AttendOptions options() const { return {.causal = flags.causal, .threads = executor.concurrency(), .executor = &executor}; }
+  AttendOptions options() const {
+    return {.causal = flags.causal, .run = {.threads = executor.concurrency(), .executor = &executor}};
+  }
 };
 
 Extents<4> output_shape(const Qkv& qkv) { return {qkv.q_shape[0], qkv.q_shape[1], qkv.q_shape[2], qkv.v_shape[3]}; }
@@ -190,7 +192,7 @@ std::vector<double> exact_attention(const Qkv& qkv, const Setting& run) {
     return exact;
   }
   Output out(shape);
-  SoftmaxOptions options{.causal = run.flags.causal, .executor = &run.executor};
+  SoftmaxOptions options{.causal = run.flags.causal, .run = {.executor = &run.executor}};
   if (is_gaussian) {
     options.scale = 1.0F;
     const std::vector<float> q = unit_rows(qkv.q, qkv.q_shape[3]), k = unit_rows(qkv.k, qkv.k_shape[3]);

@@ -289,7 +289,7 @@ TEST(Attend, IsTheOpThatTheEstimatorNames) {
   const AttendInputs in = arrays.views();
   const int64_t lengths[] = {20, 37};
   const Layout layout{.lengths = lengths};
-  const AttendOptions causal{.causal = true, .layout = layout, .threads = 2}, whole{.layout = layout};
+  const AttendOptions causal{.causal = true, .layout = layout, .run = {.threads = 2}}, whole{.layout = layout};
   const AttentionOptions linear{.layout = layout};
 
   EXPECT_TRUE(same_bits(attended("softmax", in, {.scale = 0.5F, .layout = layout}), written_by([&](MutView4 out) {

@@ -221,13 +221,13 @@ TEST(Eva, IsFiniteAtHugeScales) {
 
 TEST(Eva, ThreadsDoNotChangeABit) {
   const Case c(self(300, {.batch = 2, .heads = 4, .groups = 2, .dim = 20}));
-  EvaOptions options{.samples = 24, .threads = 1};
+  EvaOptions options{.samples = 24, .run = {.threads = 1}};
   std::vector<float> expected;
   const Backward d = run_backward(c, options, &expected);
   for (int threads : {2, 3}) {
     const std::unique_ptr<Executor> pool = make_thread_pool(threads);
-    options.threads = threads;
-    options.executor = pool.get();
+    options.run.threads = threads;
+    options.run.executor = pool.get();
     std::vector<float> out;
     const Backward other = run_backward(c, options, &out);
     EXPECT_TRUE(same_bits(out, expected));

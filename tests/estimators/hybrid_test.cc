@@ -400,11 +400,11 @@ TEST(Hybrid, SameBitsForAnyNumberOfThreadsAndAnyStrides) {
     const Arrays<float> arrays(s);
     const std::unique_ptr<Executor> pool = make_thread_pool(3);
     HybridOptions options = arrays.options();
-    options.executor = pool.get();
-    options.threads = 1;
+    options.run.executor = pool.get();
+    options.run.threads = 1;
     const std::vector<float> one = run(arrays, map, options);
     for (int threads : {2, 3}) {
-      options.threads = threads;
+      options.run.threads = threads;
       EXPECT_TRUE(same_bits(run(arrays, map, options), one));
     }
     // [B, H, T, V] seen as [B, T, H, V].
@@ -551,12 +551,12 @@ TEST(Hybrid, GradientsAreAlikeOnEveryIsaAndThreadCount) {
   const std::vector<float> dout = normals(size_of_shape(arrays.out_shape()), 99);
   const std::unique_ptr<Executor> pool = make_thread_pool(3);
   HybridOptions options = arrays.options();
-  options.executor = pool.get();
+  options.run.executor = pool.get();
   const Gradients best = backward(arrays, map, dout, nullptr, options);
   for_each_isa([&] {
     std::optional<Gradients> one;
     for (int threads : {1, 2, 3}) {
-      options.threads = threads;
+      options.run.threads = threads;
       const Gradients g = backward(arrays, map, dout, nullptr, options);
       if (!one) one = g;
       EXPECT_TRUE(same_bits(g.q, one->q) && same_bits(g.k, one->k) && same_bits(g.v, one->v) && same_bits(g.gates, one->gates) &&

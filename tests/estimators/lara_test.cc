@@ -257,14 +257,14 @@ Backward run_backward(const Case& c, LaraOptions options, std::vector<float>* ou
 
 TEST(Lara, ThreadsDoNotChangeABit) {
   const Case c({.batch = 2, .queries = 300, .keys = 300, .heads = 4, .groups = 2, .dim = 20});
-  const LaraOptions one{.samples = 24, .proposals = Proposals::qk_mixed, .threads = 1};
+  const LaraOptions one{.samples = 24, .proposals = Proposals::qk_mixed, .run = {.threads = 1}};
   std::vector<float> expected;
   const Backward d = run_backward(c, one, &expected);
   for (int threads : {2, 3}) {
     const std::unique_ptr<Executor> pool = make_thread_pool(threads);
     LaraOptions many = one;
-    many.threads = threads;
-    many.executor = pool.get();
+    many.run.threads = threads;
+    many.run.executor = pool.get();
     std::vector<float> out;
     const Backward other = run_backward(c, many, &out);
     EXPECT_TRUE(same_bits(out, expected));
@@ -452,7 +452,7 @@ TEST(Lara, RefusesWhatDoesNotFitAndWritesNothing) {
             "lara_attention: weights is mis-opt with standard proposals, expected proposals that have means");
   EXPECT_EQ(refusal({.scale = 0.0F}, c.k_view()), "lara_attention: scale is 0, expected a positive number");
   EXPECT_EQ(refusal({.scale = -1.0F}, c.k_view()), "lara_attention: scale is -1, expected a positive number");
-  EXPECT_EQ(refusal({.threads = -1}, c.k_view()), "lara_attention: threads is -1, expected at least 0");
+  EXPECT_EQ(refusal({.run = {.threads = -1}}, c.k_view()), "lara_attention: threads is -1, expected at least 0");
   EXPECT_EQ(refusal({}, c.k_view().slice(1, 0, 5)),
             "lara_attention: v has shape [2, 6, 2, 5], expected [2, 5, 2, 5] (batch of q, length and heads of k)");
   const std::vector<int64_t> lengths = {6, 9};

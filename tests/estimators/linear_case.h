@@ -189,8 +189,8 @@ struct How {
 
 inline AttentionOptions options_of(const Case& c, const How& how) {
   AttentionOptions options = c.options;
-  options.threads = how.threads;
-  options.executor = how.executor;
+  options.run.threads = how.threads;
+  options.run.executor = how.executor;
   options.segment = how.segment;
   return options;
 }

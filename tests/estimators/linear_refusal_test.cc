@@ -145,7 +145,7 @@ TEST_P(Refusal, NamesOptionsThatDoNotFit) {
   refuses("valid", [&](Call& with) { with.options.layout.valid = View2(valid.data(), {2, 9}); });
   refuses("eps", [](Call& with) { with.options.eps = -1e-3F; });
   refuses("eps", [](Call& with) { with.options.eps = std::numeric_limits<float>::quiet_NaN(); });
-  refuses("threads", [](Call& with) { with.options.threads = -1; });
+  refuses("threads", [](Call& with) { with.options.run.threads = -1; });
   refuses("record", [](Call& with) { with.options.record = std::span(with.record).first(3); });
   const std::vector<int64_t> few = {10}, many = {10, 11}, negative = {-1, 10}, right = {10, 10}, offsets = {0, 10};
   refuses("lengths", [&](Call& with) { with.options.layout.lengths = few; });

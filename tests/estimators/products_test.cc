@@ -75,7 +75,7 @@ std::vector<float> product(const Layer& layer, View2 x, int threads = 1, Executo
   std::vector<float> y(static_cast<size_t>(tokens * (rows + kGap)), -1.0f);
   const LinearTask task{
       .weights = layer.weights(), .bias = layer.bias(), .x = x, .y = MutView2(y.data(), {tokens, rows}, {rows + kGap, 1})};
-  linear(std::span(&task, 1), threads, executor);
+  linear(std::span(&task, 1), {.threads = threads, .executor = executor});
   for (int64_t n = 0; n < tokens; ++n) {
     for (int64_t i = rows; i < rows + kGap; ++i) EXPECT_EQ(y[static_cast<size_t>(n * (rows + kGap) + i)], -1.0f);
   }
@@ -173,12 +173,12 @@ TEST(Linear, ThreadsAndFusedTasksChangeNoBit) {
           y.emplace_back(static_cast<size_t>(tokens * layer->weights().rows));
           tasks.push_back({layer->weights(), layer->bias(), rows, MutView2(y.back().data(), {tokens, layer->weights().rows})});
         }
-        linear(tasks, threads, pool.get());
+        linear(tasks, {.threads = threads, .executor = pool.get()});
         size_t i = 0;
         for (const Layer* layer : {&wide, &narrow, &middle}) {
           std::vector<float> alone(y[i].size());
           const LinearTask task{layer->weights(), layer->bias(), rows, MutView2(alone.data(), {tokens, layer->weights().rows})};
-          linear(std::span(&task, 1), 1, pool.get());
+          linear(std::span(&task, 1), {.threads = 1, .executor = pool.get()});
           ASSERT_TRUE(same_bits(alone, y[i++])) << layer->text(tokens) << " threads " << threads;
         }
       }

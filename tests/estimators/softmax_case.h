@@ -142,8 +142,8 @@ struct Outputs {
 inline Outputs forward(const Case& c, int threads = 0, Executor* executor = nullptr) {
   Outputs outputs(c);
   SoftmaxOptions options = c.options;
-  options.threads = threads;
-  options.executor = executor;
+  options.run.threads = threads;
+  options.run.executor = executor;
   options.logsumexp = MutView3(outputs.logsumexp.data(), c.row_shape());
   softmax_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(outputs.out.data(), c.out_shape()), options);
   return outputs;

@@ -47,7 +47,7 @@ struct Problem {
             .key_bias = View3(bias[s].data(), {1, keys[s], 1}),
             .query_bias = s == 1 ? View3(query_bias.data(), {1, queries, 1}) : View3(),
             .sequences = {{0, 0, 0, visible}},
-            .workers = Workers(SoftmaxOptions{.threads = 1})};
+            .workers = Workers({.threads = 1})};
   }
 
   double logit(size_t s, int64_t i, int64_t j) const {

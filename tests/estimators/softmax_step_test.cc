@@ -14,8 +14,8 @@ namespace {
 Outputs step(const Case& c, const std::vector<int64_t>& lengths, int threads = 0, Executor* executor = nullptr) {
   Outputs outputs(c);
   SoftmaxOptions options = c.options;
-  options.threads = threads;
-  options.executor = executor;
+  options.run.threads = threads;
+  options.run.executor = executor;
   options.logsumexp = MutView3(outputs.logsumexp.data(), c.row_shape());
   const Shape& s = c.shape;
   softmax_step(View3(c.q.data(), {s.batch, s.heads, s.dim}), c.k_view(), c.v_view(), lengths,

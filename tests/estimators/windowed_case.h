@@ -141,8 +141,8 @@ Outcome run(const Case<Op>& c, WindowState* state = nullptr, int threads = 0, Ex
   Outcome outcome;
   outcome.out.assign(size_of_shape(c.out_shape()), kNan);
   typename Op::Options options = c.options;
-  options.threads = threads;
-  options.executor = executor;
+  options.run.threads = threads;
+  options.run.executor = executor;
   outcome.record.assign(static_cast<size_t>(Op::record_size(c.q_view(), c.k_view(), c.v_view(), state, options)), kNan);
   options.record = outcome.record;
   Op::attention(c.q_view(), c.k_view(), c.v_view(), state, MutView4(outcome.out.data(), c.out_shape()), options);

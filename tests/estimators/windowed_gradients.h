@@ -25,8 +25,8 @@ Gradients<Op> backward(const Case<Op>& c, const Outcome& outcome, const WindowSt
                        Executor* executor = nullptr) {
   Gradients<Op> gradients(c);
   typename Op::Options options = c.options;
-  options.threads = threads;
-  options.executor = executor;
+  options.run.threads = threads;
+  options.run.executor = executor;
   Op::backward(c.q_view(), c.k_view(), c.v_view(), initial, View4(outcome.out.data(), c.out_shape()), outcome.record,
                c.dout_view(), gradients.views(c), options);
   return gradients;

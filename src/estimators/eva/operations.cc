@@ -31,7 +31,7 @@ struct ChunkedTokens {
 
 struct EvaPlan {
   EvaPlan(const char* function, View4 q, View4 k, View4 v, const EvaOptions& options)
-      : problem(function, q, k, v, options.layout, options.scale, options.threads), workers(options) {
+      : problem(function, q, k, v, options.layout, options.scale, options.run), workers(options.run) {
     require(options.samples >= 1, "{}: samples is {}, expected at least 1", function, options.samples);
     require(options.window >= 1, "{}: window is {}, expected at least 1", function, options.window);
     require(problem.self && problem.query_length == problem.key_length,

@@ -84,7 +84,7 @@ void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map
   check_gradients(kName, inputs, gradients);
   MapSumSlots sums(kName, map, gradients.map, plan.size());
   const Trace trace(kName, "q", inputs.q, options.window);
-  const Workers workers(options);
+  const Workers workers(options.run);
 
   const bool apart = !inputs.q_far.absent();
   const MutView4 dq = apart ? gradients.q_far : gradients.q, dk = apart ? gradients.k_far : gradients.k;

@@ -108,7 +108,7 @@ Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, Windo
   require(options.record.empty() || options.record.size() == static_cast<size_t>(plan.record_floats()),
           "{}: record has {} floats, expected {} (hybrid_record_size)", kName, options.record.size(), plan.record_floats());
   const Trace trace(kName, "q", inputs.q, options.window);
-  const Workers workers(options);
+  const Workers workers(options.run);
 
   const Float32Output staged(out);  // until both parts have met
   const MutView4 exact = staged.view();

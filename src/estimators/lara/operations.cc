@@ -33,8 +33,8 @@ struct SampledSequence {
 
 struct LaraPlan {
   LaraPlan(const char* function, View4 q, View4 k, View4 v, const LaraOptions& options)
-      : problem(function, q, k, v, options.layout, options.scale, options.threads),
-        workers(options),
+      : problem(function, q, k, v, options.layout, options.scale, options.run),
+        workers(options.run),
         samples(options.samples),
         per_proposal(options.samples_per_proposal),
         proposals(options.proposals) {

@@ -25,7 +25,7 @@ void causal(const char* name, const LinearViews& views, const FeatureMap& map, s
   MapSumSlots sums(name, map, gradients.map, segments.size());
   plan.fill_padding(gradients);
 
-  const Workers workers(options);
+  const Workers workers(options.run);
   const Scratch scratch(workers.count(), plan.scratch_floats);
   const StateSlots slots(plan, segments.size());
   std::vector<PackedState> states = slots.all(plan);  // gradients: of the state after a segment, then of the one before it
@@ -109,7 +109,7 @@ void rfa_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, Vi
   MapSumSlots sums(kName, map, gradients.map, reads.size() + folds.size());
   plan.fill_padding(gradients);
 
-  const Workers workers(options);
+  const Workers workers(options.run);
   const Scratch scratch(workers.count(), plan.scratch_floats);
   const StateSlots slots(plan, reads.size()), whole_slots(plan, plan.size());
   std::vector<PackedState> parts = slots.all(plan), whole = whole_slots.all(plan);

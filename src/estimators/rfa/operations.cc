@@ -27,7 +27,7 @@ Report causal(const char* name, const LinearViews& views, const FeatureMap& map,
   const Trace trace(name, "q", *views.q, static_cast<int64_t>(kChunk));
   const std::vector<Segment> segments = causal_segments(plan, options);
 
-  const Workers workers(options);
+  const Workers workers(options.run);
   const Scratch scratch(workers.count(), plan.scratch_floats);
   const StateSlots slots(plan, segments.size());
   std::vector<PackedState> states = slots.all(plan);  // of each segment: what it starts from, then what it leaves
@@ -123,7 +123,7 @@ void fold_into(const LinearViews& views, const FeatureMap& map, State& state, co
   const LinearPlan plan(kName, Reach::everything, views, map, options);
   require_state(plan, map, "state", state.shape());
   const Trace trace(kName, "k", *views.k, static_cast<int64_t>(kChunk));
-  const Workers workers(options);
+  const Workers workers(options.run);
   const Scratch scratch(workers.count(), plan.scratch_floats);
   const StateSlots slots(plan, plan.size());
   std::vector<PackedState> states = slots.all(plan);
@@ -149,7 +149,7 @@ Report rfa_attention(View4 q, View4 k, View4 v, const FeatureMap& map, MutView4 
   const LinearPlan plan(kName, Reach::everything, {.q = q, .k = k, .v = v, .out = out}, map, options);
   plan.fill_padding(out);
   const Trace trace(kName, "q", q, static_cast<int64_t>(kChunk));
-  const Workers workers(options);
+  const Workers workers(options.run);
   const Scratch scratch(workers.count(), plan.scratch_floats);
   const StateSlots slots(plan, plan.size());
   std::vector<PackedState> states = slots.all(plan);
@@ -177,7 +177,7 @@ Report read_state(View4 q, const FeatureMap& map, const State& state, MutView4 o
   require_state(plan, map, "state", state.shape());
   plan.fill_padding(out);
   const Trace trace(kName, "q", q, static_cast<int64_t>(kChunk));
-  const Workers workers(options);
+  const Workers workers(options.run);
   const Scratch scratch(workers.count(), plan.scratch_floats);
   const StateSlots slots(plan, plan.size());
   std::vector<PackedState> states = slots.all(plan);

@@ -163,7 +163,7 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
     require_dtype(name, "layout.valid", options.layout.valid, {DType::u8});
     require_shape(name, "layout.valid", options.layout.valid, {batch, has_keys ? keys : queries}, "batch and length of k");
   }
-  require(options.threads >= 0, "{}: threads is {}, expected at least 0", name, options.threads);
+  require(options.run.threads >= 0, "{}: threads is {}, expected at least 0", name, options.run.threads);
   const float eps = options.eps ? *options.eps : map.default_eps();
   require(eps >= 0.0f, "{}: eps is {}, expected at least 0", name, eps);
 

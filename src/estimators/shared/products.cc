@@ -50,8 +50,8 @@ int64_t row_cost(const LinearTask& task) {
 
 }  // namespace
 
-void linear(std::span<const LinearTask> tasks, int threads, Executor* executor) {
-  require(threads >= 0, "linear: threads is {}, expected at least 0", threads);
+void linear(std::span<const LinearTask> tasks, const RunOptions& run) {
+  require(run.threads >= 0, "linear: threads is {}, expected at least 0", run.threads);
   if (tasks.empty()) return;
   int64_t cost = 0;
   size_t scratch_floats = 0;
@@ -61,8 +61,8 @@ void linear(std::span<const LinearTask> tasks, int threads, Executor* executor) 
     scratch_floats = std::max(scratch_floats, weight_product_scratch_floats(product_of(task)));
   }
   const Trace trace("linear", "x", tasks.front().x);
-  Executor& runner = executor != nullptr ? *executor : default_executor();
-  const int most = threads > 0 ? std::min(threads, runner.concurrency()) : runner.concurrency();
+  Executor& runner = run.executor != nullptr ? *run.executor : default_executor();
+  const int most = run.threads > 0 ? std::min(run.threads, runner.concurrency()) : runner.concurrency();
   const int workers = cost < 2 * kLeastParallel ? 1 : most;
   std::optional<Scratch> scratch;
   if (scratch_floats > 0) scratch.emplace(workers, scratch_floats);

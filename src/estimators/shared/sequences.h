@@ -56,10 +56,9 @@ inline MutView4 with_time(MutView3 view) {
 // The executor and number of workers from the options of an op.
 class Workers {
  public:
-  template <class Options>
-  explicit Workers(const Options& options)
-      : executor_(options.executor != nullptr ? *options.executor : default_executor()),
-        count_(options.threads > 0 ? std::min(options.threads, executor_.concurrency()) : executor_.concurrency()) {}
+  explicit Workers(const RunOptions& run)
+      : executor_(run.executor != nullptr ? *run.executor : default_executor()),
+        count_(run.threads > 0 ? std::min(run.threads, executor_.concurrency()) : executor_.concurrency()) {}
 
   int count() const { return count_; }
 

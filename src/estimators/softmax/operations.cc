@@ -42,7 +42,7 @@ struct Problem {
       require_dtype(function, "layout.valid", options.layout.valid, {DType::u8});
       require_shape(function, "layout.valid", options.layout.valid, {batch, key_length}, "batch and length of k");
     }
-    require(options.threads >= 0, "{}: threads is {}, expected at least 0", function, options.threads);
+    require(options.run.threads >= 0, "{}: threads is {}, expected at least 0", function, options.run.threads);
     sequences = sequences_of(function, options.layout, batch, query_length, key_length);
     scale = scale_or_default(options.scale, dim);
     require(options.window >= 0, "{}: window is {}, expected at least 0", function, options.window);
@@ -62,7 +62,7 @@ struct Problem {
                      .scale = scale,
                      .key_bias = options.key_bias,
                      .valid = options.layout.valid,
-                     .workers = Workers(options)};
+                     .workers = Workers(options.run)};
     for (const Sequence& s : sequences) {
       const size_t queries = static_cast<size_t>(s.queries), keys = static_cast<size_t>(s.keys);
       const int64_t before = std::min(options.before, s.keys);  // there are no more windows
@@ -204,7 +204,7 @@ void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t
                        .partial = free});
     }
   }
-  const Workers workers(options);
+  const Workers workers(options.run);
   const Scratch scratch(workers.count(), step_scratch(heads, dim, value_dim));
   workers.run(tasks, scratch, softmax_step_stretch);
   workers.run(combine_tasks, scratch, softmax_step_combine);

@@ -30,7 +30,7 @@ struct HybridOp {
     return {.window = window,
             .scale = as_float(scale),
             .layout = layout_of(kName, in[q], in[k], in[valid], in[cu_seqlens]),
-            .executor = &torch_executor()};
+            .run = {.executor = &torch_executor()}};
   }
 
   // Of [B, T, ..] tensors.

@@ -34,7 +34,7 @@ struct LinearOp {
   static raffia::AttentionOptions options_of(const Tensors& in, c10::optional<double> eps) {
     return {.eps = as_float(eps),
             .layout = layout_of(kName, in[q], in[k], in[valid], in[cu_seqlens], in[cu_seqlens_k]),
-            .executor = &torch_executor()};
+            .run = {.executor = &torch_executor()}};
   }
 
   static Tensors allocate(const Tensors& in, const std::string& kind, c10::optional<double> eps) {
@@ -160,7 +160,7 @@ struct LinearStepOp : LinearOp<kForm> {
     const FeatureMap made = make_map(map, in[Whole::k].size(1), in[Whole::k].size(2));
     const View3 q = view<3>(in[Whole::q]), k = view<3>(in[Whole::k]), v = view<3>(in[Whole::v]);
     const MutView3 out = mutable_view<3>(outputs[0]);
-    const raffia::AttentionOptions options{.eps = as_float(eps), .executor = &torch_executor()};
+    const raffia::AttentionOptions options{.eps = as_float(eps), .run = {.executor = &torch_executor()}};
     State memory = load_state(in[Whole::state], Whole::state_shape(in, map));
     Report report;
     if constexpr (kForm == Form::gated) {

@@ -97,7 +97,7 @@ struct SampledOp {
   static auto options_of(const Tensors& in, const S&... settings) {
     auto options = Estimator::options(settings...);
     options.layout = layout_of(kName, in[q], in[k], in[valid], in[cu_seqlens], in[cu_seqlens_k]);
-    options.executor = &torch_executor();
+    options.run.executor = &torch_executor();
     return options;
   }
 

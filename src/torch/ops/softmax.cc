@@ -22,7 +22,7 @@ struct SoftmaxOp {
             .scale = as_float(scale),
             .key_bias = view<3>(in[key_bias]),
             .layout = layout_of(kName, in[q], in[k], in[valid], in[cu_seqlens], in[cu_seqlens_k]),
-            .executor = &torch_executor()};
+            .run = {.executor = &torch_executor()}};
   }
 
   static Tensors allocate(const Tensors& in, bool, int64_t window, int64_t, c10::optional<double>) {
@@ -95,7 +95,7 @@ struct SoftmaxStepOp {
     const Tensor counts = in[lengths].contiguous();
     raffia::softmax_step(view<3>(in[q]), view<4>(in[k_cache]), view<4>(in[v_cache]),
                          {counts.data_ptr<int64_t>(), static_cast<size_t>(counts.numel())}, mutable_view<3>(outputs[0]),
-                         {.scale = as_float(scale), .executor = &torch_executor()});
+                         {.scale = as_float(scale), .run = {.executor = &torch_executor()}});
   }
 };
 

@@ -111,7 +111,7 @@ struct WindowedOp {
   static auto options_of(const Tensors& in, const S&... settings) {
     auto options = Estimator::options(settings...);
     options.layout = layout_of(kName, in[q], in[k], in[valid], in[cu_seqlens]);
-    options.executor = &torch_executor();
+    options.run.executor = &torch_executor();
     return options;
   }
 
