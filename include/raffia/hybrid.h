@@ -32,8 +32,7 @@ struct HybridOptions {
   int64_t window = 32;              // W, tokens per block
   std::optional<float> scale = {};  // of the exact logits; default: 1 / sqrt(D)
   Layout layout = {};
-  RunOptions run = {};           // threads and executor
-  std::span<float> record = {};  // filled for the backward pass; hybrid_record_size() floats
+  RunOptions run = {};  // threads and executor
 };
 
 // has_far: whether k_far is given.
@@ -43,7 +42,7 @@ WindowStateShape hybrid_state_shape(int64_t batch, int64_t heads, int64_t dim, i
 // `state` is the memory of earlier calls; it is read and updated. Null: starts empty and keeps nothing. The report counts rows,
 // and as clamped those that dropped a non-empty folded part because its denominator was not positive.
 Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, WindowState* state, MutView4 out,
-                        const HybridOptions& options = {});
+                        const HybridOptions& options = {}, std::span<float> record = {});
 
 // Views are overwritten, parameter gradients are added to. Absent views are not computed.
 struct HybridGradients {

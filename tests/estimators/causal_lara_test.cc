@@ -16,8 +16,9 @@ struct Lara {
                                       const Options& options) {
     return causal_lara_state_shape(batch, heads, groups, dim, value_dim, options);
   }
-  static void attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const Options& options) {
-    causal_lara_attention(q, k, v, state, out, options);
+  static void attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const Options& options,
+                        std::span<float> record = {}) {
+    causal_lara_attention(q, k, v, state, out, options, record);
   }
   static int64_t record_size(View4 q, View4 k, View4 v, const WindowState* initial, const Options& options) {
     return causal_lara_record_size(q, k, v, initial, options);

@@ -458,12 +458,11 @@ Gradients backward(const Arrays<float>& arrays, const FeatureMap& map, const std
                    const HybridOptions& options) {
   const Shape& s = arrays.shape;
   std::vector<float> record(static_cast<size_t>(hybrid_record_size(arrays.inputs(), map, initial, options)), kNan);
-  HybridOptions recorded = options;
-  recorded.record = record;
   std::vector<float> out(size_of_shape(arrays.out_shape()), kNan);
   std::optional<WindowState> carried;
   if (initial != nullptr) carried = *initial;
-  hybrid_attention(arrays.inputs(), map, carried ? &*carried : nullptr, MutView4(out.data(), arrays.out_shape()), recorded);
+  hybrid_attention(arrays.inputs(), map, carried ? &*carried : nullptr, MutView4(out.data(), arrays.out_shape()), options,
+                   record);
   Gradients g{.q = std::vector<float>(arrays.q.size(), kNan),
               .k = std::vector<float>(arrays.k.size(), kNan),
               .v = std::vector<float>(arrays.v.size(), kNan),
@@ -613,8 +612,9 @@ TEST(Hybrid, RefusesWhatDoesNotFit) {
   const Arrays<float> arrays(s);
   std::vector<float> out(size_of_shape(arrays.out_shape()), 7.0F);
   const MutView4 view(out.data(), arrays.out_shape());
-  const auto refused = [&](HybridInputs inputs, HybridOptions options, WindowState* state = nullptr) {
-    const std::string text = refusal_of([&] { hybrid_attention(inputs, map, state, view, options); });
+  const auto refused = [&](const HybridInputs& inputs, const HybridOptions& options, WindowState* state = nullptr,
+                           std::span<float> record = {}) {
+    const std::string text = refusal_of([&] { hybrid_attention(inputs, map, state, view, options, record); });
     EXPECT_TRUE(std::ranges::all_of(out, [](float x) { return x == 7.0F; }));
     return text;
   };
@@ -636,9 +636,8 @@ TEST(Hybrid, RefusesWhatDoesNotFit) {
   EXPECT_NE(refused(arrays.inputs(), arrays.options(), &other).find("expected hybrid with 1, 2, 12, 0, 10, 8, 24"),
             std::string::npos);
   std::vector<float> small(3);
-  HybridOptions options = arrays.options();
-  options.record = small;
-  EXPECT_EQ(refused(arrays.inputs(), options), "hybrid_attention: record has 3 floats, expected 40 (hybrid_record_size)");
+  EXPECT_EQ(refused(arrays.inputs(), arrays.options(), nullptr, small),
+            "hybrid_attention: record has 3 floats, expected 40 (hybrid_record_size)");
 }
 
 }  // namespace

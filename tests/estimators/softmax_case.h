@@ -144,8 +144,8 @@ inline Outputs forward(const Case& c, int threads = 0, Executor* executor = null
   SoftmaxOptions options = c.options;
   options.run.threads = threads;
   options.run.executor = executor;
-  options.logsumexp = MutView3(outputs.logsumexp.data(), c.row_shape());
-  softmax_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(outputs.out.data(), c.out_shape()), options);
+  softmax_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(outputs.out.data(), c.out_shape()), options,
+                    MutView3(outputs.logsumexp.data(), c.row_shape()));
   return outputs;
 }
 

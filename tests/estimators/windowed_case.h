@@ -144,8 +144,7 @@ Outcome run(const Case<Op>& c, WindowState* state = nullptr, int threads = 0, Ex
   options.run.threads = threads;
   options.run.executor = executor;
   outcome.record.assign(static_cast<size_t>(Op::record_size(c.q_view(), c.k_view(), c.v_view(), state, options)), kNan);
-  options.record = outcome.record;
-  Op::attention(c.q_view(), c.k_view(), c.v_view(), state, MutView4(outcome.out.data(), c.out_shape()), options);
+  Op::attention(c.q_view(), c.k_view(), c.v_view(), state, MutView4(outcome.out.data(), c.out_shape()), options, outcome.record);
   return outcome;
 }
 

@@ -41,9 +41,8 @@ struct SampledCase {
     }
   }
   // Exact attention, into out and log_sum.
-  void softmax(SoftmaxOptions options) {
-    options.logsumexp = log_sum.mut();
-    reference::softmax_attention(q.view(), k.view(), v.view(), out.mut(), options);
+  void softmax(const SoftmaxOptions& options) {
+    reference::softmax_attention(q.view(), k.view(), v.view(), out.mut(), options, log_sum.mut());
   }
 
   Array4 q, k, v, out;

@@ -418,13 +418,14 @@ WindowStateShape causal_eva_state_shape(int64_t batch, int64_t query_heads, int6
   return shape_of(batch, query_heads, heads, dim, value_dim, options);
 }
 
-void causal_eva_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& options) {
+void causal_eva_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& options,
+                          std::span<float> record) {
   constexpr const char* kName = "causal_eva_attention";
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
   require_state(call, options, state, "state");
   DrawnRows features = features_of(call, options);
-  run_windows(call, state, out, options.record, [&](const SequenceWindows& windows, int64_t entry) {
+  run_windows(call, state, out, record, [&](const SequenceWindows& windows, int64_t entry) {
     const float* rows = features.of_entry(state, entry, folds(options, windows));
     const EvaSequence eva(call, options, rows, windows, state, entry, false);
     for (const Stretch& stretch : windows.stretches()) eva.forward_stretch(stretch);

@@ -186,16 +186,16 @@ void zero_keys(const EvaPlan& plan, MutView4 view) {
 
 }  // namespace
 
-void eva_attention(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& options) {
+void eva_attention(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& options, std::span<float> record) {
   constexpr const char* kName = "eva_attention";
   const EvaPlan plan(kName, q, k, v, options);
   plan.problem.check_output("out", out);
   const int64_t size = EvaBuffers(plan, nullptr).size;
-  if (!options.record.empty()) plan.problem.check_record(options.record, size);
+  if (!record.empty()) plan.problem.check_record(record, size);
   const Trace trace(kName, "q", q, plan.most_chunks);
 
-  const Scratch own(1, options.record.empty() ? static_cast<size_t>(size) : 0);
-  const EvaBuffers buffers(plan, options.record.empty() ? own.of(0) : options.record.data());
+  const Scratch own(1, record.empty() ? static_cast<size_t>(size) : 0);
+  const EvaBuffers buffers(plan, record.empty() ? own.of(0) : record.data());
   half_norms(k, plan.problem.scale, plan.key_spans, buffers.key_norm, plan.workers);
   find_means(plan, q, k, buffers);
   forward(summaries(plan, k, v, buffers), buffers.beta, buffers.log_z);

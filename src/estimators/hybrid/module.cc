@@ -45,9 +45,7 @@ class HybridModule : public EstimatorModule {
 
   Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options,
                 std::span<float> record) const override {
-    HybridOptions op = scaled(hybrid_options(estimator), options);
-    op.record = record;
-    return hybrid_attention(hybrid_inputs(inputs), *inputs.map, nullptr, out, op);
+    return hybrid_attention(hybrid_inputs(inputs), *inputs.map, nullptr, out, scaled(hybrid_options(estimator), options), record);
   }
 
   int64_t record_size(const Estimator& estimator, const AttendInputs& inputs, const AttendOptions& options) const override {

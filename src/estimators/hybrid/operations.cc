@@ -102,11 +102,11 @@ int64_t hybrid_record_size(const HybridInputs& inputs, const FeatureMap&, const 
 }
 
 Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, WindowState* state, MutView4 out,
-                        const HybridOptions& options) {
+                        const HybridOptions& options, std::span<float> record) {
   constexpr const char* kName = "hybrid_attention";
   HybridPlan plan(kName, inputs, map, state, out, options);
-  require(options.record.empty() || options.record.size() == static_cast<size_t>(plan.record_floats()),
-          "{}: record has {} floats, expected {} (hybrid_record_size)", kName, options.record.size(), plan.record_floats());
+  require(record.empty() || record.size() == static_cast<size_t>(plan.record_floats()),
+          "{}: record has {} floats, expected {} (hybrid_record_size)", kName, record.size(), plan.record_floats());
   const Trace trace(kName, "q", inputs.q, options.window);
   const Workers workers(options.run);
 
@@ -114,10 +114,10 @@ Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, Windo
   const MutView4 exact = staged.view();
   const Extents<4> shape = out.shape();
   const size_t rows = static_cast<size_t>(shape[0] * shape[1] * shape[2]);
-  const Scratch logsumexps(1, options.record.empty() ? rows : 0);
-  float* logsumexp_data = options.record.empty() ? logsumexps.of(0) : options.record.data();
+  const Scratch logsumexps(1, record.empty() ? rows : 0);
+  float* logsumexp_data = record.empty() ? logsumexps.of(0) : record.data();
   const MutView3 logsumexp(logsumexp_data, {shape[0], shape[1], shape[2]});
-  if (!options.record.empty()) std::fill(options.record.begin(), options.record.end(), 0.0f);
+  if (!record.empty()) std::fill(record.begin(), record.end(), 0.0f);
 
   const SoftmaxPart direct = plan.direct_part(inputs, workers);
   const bool interleaved = plan.size() > 1;
@@ -131,8 +131,8 @@ Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, Windo
       const int64_t h = plan.linear.head_of(i) * static_cast<int64_t>(group) + static_cast<int64_t>(g);
       plan.heads(i)[g].out = rows_of<MutRows>(exact, s.batch, s.first_query, h);
       plan.far(i)[g].logsumexp = column_of<MutRows>(logsumexp, s.batch, s.first_query, h);
-      if (!options.record.empty()) {
-        plan.heads(i)[g].denominators = options.record.data() + rows + (s.batch * shape[2] + h) * shape[1] + s.first_query;
+      if (!record.empty()) {
+        plan.heads(i)[g].denominators = record.data() + rows + (s.batch * shape[2] + h) * shape[1] + s.first_query;
       }
     }
   }

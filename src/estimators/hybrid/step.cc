@@ -186,7 +186,6 @@ Report step_all(const HybridInputs& inputs, const FeatureMap& map, const std::ve
   require(inputs.q.extent(1) == 1, "{}: q has {} tokens, expected 1", kStepName, inputs.q.extent(1));
   require(options.layout.valid.absent() && options.layout.lengths.empty() && options.layout.cu_seqlens.empty(),
           "{}: a layout is given, but a step has one token for every session", kStepName);
-  require(options.record.empty(), "{}: a record is given, but a step has no backward pass", kStepName);
   const LinearPlan checked(kStepName, Reach::causal, check_hybrid(kStepName, inputs, map, out, options), map,
                            {.eps = 0.0f, .segment = -1, .run = options.run});
   const int64_t batch = inputs.q.extent(0);

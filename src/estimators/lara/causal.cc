@@ -500,14 +500,15 @@ WindowStateShape causal_lara_state_shape(int64_t batch, int64_t query_heads, int
   return shape_of(batch, query_heads, heads, dim, value_dim, options);
 }
 
-void causal_lara_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalLaraOptions& options) {
+void causal_lara_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalLaraOptions& options,
+                           std::span<float> record) {
   constexpr const char* kName = "causal_lara_attention";
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
   require_state(call, options, state, "state");
   DrawnRows noise = state == nullptr ? noise_of(call, options)
                                      : noise_of(call, options, proposing_windows(options) * samples_of_window(options));
-  run_windows(call, state, out, options.record, [&](const SequenceWindows& windows, int64_t entry) {
+  run_windows(call, state, out, record, [&](const SequenceWindows& windows, int64_t entry) {
     const float* rows = noise.of_entry(state, entry, windows.complete() > 0);
     const LaraSequence lara(call, options, rows, windows, state, entry, false);
     for (const Stretch& stretch : windows.stretches()) lara.forward_stretch(stretch);

@@ -118,7 +118,7 @@ void save_state(const LinearPlan& plan, size_t i, const PackedState& packed, Sta
 }
 
 LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views, const FeatureMap& map,
-                       const AttentionOptions& options)
+                       const AttentionOptions& options, std::span<float> record)
     : function(name), reach(how_far), packed_sequences(!options.layout.cu_seqlens.empty()) {
   // A fold has no queries and a read has no keys: shapes are taken from the views that are given.
   const bool has_queries = views.q.has_value(), has_keys = views.k.has_value();
@@ -175,7 +175,7 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
   const size_t group = static_cast<size_t>(heads / groups);
   query_heads.resize(sequences.size() * static_cast<size_t>(heads));
   problems.reserve(sequences.size() * static_cast<size_t>(groups));
-  size_t record = 0;
+  size_t floats = 0;
   for (size_t n = 0; n < sequences.size(); ++n) {
     const Sequence& s = sequences[n];
     for (int64_t g = 0; g < groups; ++g) {
@@ -202,23 +202,22 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
       head.out = rows_of<MutRows>(out, s.batch, s.first_query, h);
       head.forward_out = rows_of<Rows>(forward_out, s.batch, s.first_query, h);
       head.dout = rows_of<Rows>(dout, s.batch, s.first_query, h);
-      denominator_offsets.push_back(record);
-      record += static_cast<size_t>(s.queries);
+      denominator_offsets.push_back(floats);
+      floats += static_cast<size_t>(s.queries);
     }
   }
-  record = whole_steps(record, kChunk);
+  floats = whole_steps(floats, kChunk);
   for (const LinearProblem& problem : problems) {
-    state_offsets.push_back(record);
-    record += problem.state_floats() * (reach == Reach::causal ? (problem.length + kBlock - 1) / kBlock + 1 : 1);
+    state_offsets.push_back(floats);
+    floats += problem.state_floats() * (reach == Reach::causal ? (problem.length + kBlock - 1) / kBlock + 1 : 1);
     scratch_floats = std::max(scratch_floats, linear_scratch_floats(problem));
   }
-  state_offsets.push_back(record);
+  state_offsets.push_back(floats);
 
-  if (!options.record.empty()) {
-    require(options.record.size() >= record, "{}: record has {} floats, expected {} (record_size)", name, options.record.size(),
-            record);
+  if (!record.empty()) {
+    require(record.size() >= floats, "{}: record has {} floats, expected {} (record_size)", name, record.size(), floats);
     for (size_t i = 0; i < denominator_offsets.size(); ++i) {
-      query_heads[i].denominators = options.record.data() + denominator_offsets[i];
+      query_heads[i].denominators = record.data() + denominator_offsets[i];
     }
   }
 }

@@ -26,13 +26,9 @@ class SampledModule : public EstimatorModule {
   Report attend(const Estimator& estimator, const AttendInputs& in, MutView4 out, const AttendOptions& options,
                 std::span<float> record) const override {
     if (options.causal) {
-      auto op = scaled(Ops::kCausal(estimator), options);
-      op.record = record;
-      Ops::kCausalAttend(in.q, in.k, in.v, nullptr, out, op);
+      Ops::kCausalAttend(in.q, in.k, in.v, nullptr, out, scaled(Ops::kCausal(estimator), options), record);
     } else {
-      auto op = scaled(Ops::kWhole(estimator), options);
-      op.record = record;
-      Ops::kAttend(in.q, in.k, in.v, out, op);
+      Ops::kAttend(in.q, in.k, in.v, out, scaled(Ops::kWhole(estimator), options), record);
     }
     return {};
   }

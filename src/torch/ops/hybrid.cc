@@ -93,7 +93,7 @@ struct HybridOp {
 
   static void forward(const Tensors& in, bool record, Tensors& outputs, const std::string& kind, int64_t window,
                       c10::optional<double> scale) {
-    HybridOptions options = options_of(in, window, scale);
+    const HybridOptions options = options_of(in, window, scale);
     if (is_double(in[q])) {  // the state is that of the fp32 op
       Tensors floats;
       for (const Tensor& each : in) floats.push_back(to_float(each));
@@ -108,11 +108,12 @@ struct HybridOp {
     const FeatureMap map = made_map(in, kind);
     WindowState memory = load_state(in[state], state_shape(in, map_of(in, kind), window, scale));
     const HybridInputs inputs = views_of(in);
+    std::span<float> floats;
     if (record) {
       outputs.push_back(at::empty({hybrid_record_size(inputs, map, &memory, options)}, at::kFloat));
-      options.record = floats_of(outputs.back());
+      floats = floats_of(outputs.back());
     }
-    outputs[2] = report_tensor(hybrid_attention(inputs, map, &memory, mutable_view<4>(outputs[0]), options));
+    outputs[2] = report_tensor(hybrid_attention(inputs, map, &memory, mutable_view<4>(outputs[0]), options, floats));
     outputs[1] = store_state(memory);
   }
 

@@ -39,16 +39,17 @@ struct SoftmaxOp {
 
   template <class... S>
   static void forward(const Tensors& in, bool record, Tensors& outputs, S... settings) {
-    SoftmaxOptions options = options_of(in, settings...);
+    const SoftmaxOptions options = options_of(in, settings...);
     if (is_double(in[q])) {
       reference::softmax_attention(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), mutable_view<4>(outputs[0]), options);
       return;
     }
+    MutView3 logsumexp;
     if (record) {
       outputs.push_back(at::empty({in[q].size(0), in[q].size(1), in[q].size(2)}, at::kFloat));  // logsumexp
-      options.logsumexp = mutable_view<3>(outputs[1]);
+      logsumexp = mutable_view<3>(outputs[1]);
     }
-    softmax_attention(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), mutable_view<4>(outputs[0]), options);
+    softmax_attention(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), mutable_view<4>(outputs[0]), options, logsumexp);
   }
 
   template <class... S>
