@@ -56,15 +56,20 @@ struct CausalEvaOptions {
 WindowStateShape causal_eva_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
                                         const CausalEvaOptions& options = {});
 
-// `state` is the memory of earlier calls; it is read and updated. Null: starts empty and keeps nothing. The backward pass treats
-// the state before the forward pass as a constant (`initial`, null: empty). A call needs O(T / chunk (D + V) + T / window R V)
-// floats per head, for one sequence at a time.
-void causal_eva_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& options = {},
+// `state` is the memory of earlier calls; it is read and updated. Without it, a call starts empty and keeps nothing. The backward
+// pass treats the state before the forward pass as a constant (`initial`, or none). A call needs O(T / chunk (D + V) + T / window
+// R V) floats per head, for one sequence at a time.
+void causal_eva_attention(View4 q, View4 k, View4 v, WindowState& state, MutView4 out, const CausalEvaOptions& options = {},
                           std::span<float> record = {});
-int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalEvaOptions& options = {});
-void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out,
+void causal_eva_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalEvaOptions& options = {},
+                          std::span<float> record = {});
+int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const WindowState& initial, const CausalEvaOptions& options = {});
+int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const CausalEvaOptions& options = {});
+void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState& initial, View4 out,
                                    std::span<const float> record, View4 dout, const QkvGradients& gradients,
                                    const CausalEvaOptions& options = {});
+void causal_eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
+                                   const QkvGradients& gradients, const CausalEvaOptions& options = {});
 
 // One token for each of B sessions: q [B, H, D], k [B, G, D], v [B, G, V], out [B, H, V].
 void causal_eva_step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalEvaOptions& options = {});

@@ -112,15 +112,20 @@ struct CausalLaraOptions {
 WindowStateShape causal_lara_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
                                          const CausalLaraOptions& options = {});
 
-// `state` is the memory of earlier calls; it is read and updated. Null: starts empty and keeps nothing. The backward pass treats
-// the state before the forward pass as a constant (`initial`, null: empty). A call needs O(T / window S V) floats per head
-// (backward: O(T / window S (D + V))), for one sequence at a time.
-void causal_lara_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalLaraOptions& options = {},
+// `state` is the memory of earlier calls; it is read and updated. Without it, a call starts empty and keeps nothing. The backward
+// pass treats the state before the forward pass as a constant (`initial`, or none). A call needs O(T / window S V) floats per
+// head (backward: O(T / window S (D + V))), for one sequence at a time.
+void causal_lara_attention(View4 q, View4 k, View4 v, WindowState& state, MutView4 out, const CausalLaraOptions& options = {},
                            std::span<float> record = {});
-int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalLaraOptions& options = {});
-void causal_lara_attention_backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out,
+void causal_lara_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalLaraOptions& options = {},
+                           std::span<float> record = {});
+int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const WindowState& initial, const CausalLaraOptions& options = {});
+int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const CausalLaraOptions& options = {});
+void causal_lara_attention_backward(View4 q, View4 k, View4 v, const WindowState& initial, View4 out,
                                     std::span<const float> record, View4 dout, const QkvGradients& gradients,
                                     const CausalLaraOptions& options = {});
+void causal_lara_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
+                                    const QkvGradients& gradients, const CausalLaraOptions& options = {});
 
 // One token for each of B sessions: q [B, H, D], k [B, G, D], v [B, G, V], out [B, H, V].
 void causal_lara_step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalLaraOptions& options = {});

@@ -109,7 +109,8 @@ void softmax_attention_backward(View4 q, View4 k, View4 v, View4 dout, const Sof
 // Attention with the exact Gaussian kernel of unit vectors, which the trig map estimates; sigma [G, D]. options.scale is
 // ignored.
 //   out_t = sum_j w_tj v_j / sum_j w_tj,   w_tj = exp(-|sigma o (q^_t - k^_j)|^2 / 2)
-void gaussian_attention(View4 q, View4 k, View4 v, View2 sigma, MutView4 out, const SoftmaxOptions& options = {});
+void gaussian_attention(View4 q, View4 k, View4 v, View2 sigma, MutView4 out, const SoftmaxOptions& options = {},
+                        MutView3 logsumexp = {});
 
 }  // namespace raffia::reference
 

@@ -18,14 +18,16 @@ struct Eva {
   }
   static void attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const Options& options,
                         std::span<float> record = {}) {
-    causal_eva_attention(q, k, v, state, out, options, record);
+    if (state != nullptr) return causal_eva_attention(q, k, v, *state, out, options, record);
+    causal_eva_attention(q, k, v, out, options, record);
   }
   static int64_t record_size(View4 q, View4 k, View4 v, const WindowState* initial, const Options& options) {
-    return causal_eva_record_size(q, k, v, initial, options);
+    return initial != nullptr ? causal_eva_record_size(q, k, v, *initial, options) : causal_eva_record_size(q, k, v, options);
   }
   static void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, std::span<const float> record,
                        View4 dout, const QkvGradients& gradients, const Options& options) {
-    causal_eva_attention_backward(q, k, v, initial, out, record, dout, gradients, options);
+    if (initial != nullptr) return causal_eva_attention_backward(q, k, v, *initial, out, record, dout, gradients, options);
+    causal_eva_attention_backward(q, k, v, out, record, dout, gradients, options);
   }
   static void step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const Options& options) {
     causal_eva_step(q, k, v, state, out, options);
@@ -154,7 +156,7 @@ TEST(CausalEva, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: summaries is 4, expected a multiple of 3 (window / chunk)");
   options = c.options, options.summaries = 0;
   EXPECT_EQ(refusal(options, &state),
-            "causal_eva_attention: state is given with summaries = 0, expected null (such a state would grow without bound)");
+            "causal_eva_attention: state is given with summaries = 0, expected none (such a state would grow without bound)");
   options = c.options, options.features = 0;
   EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: features is 0, expected 1 to 16777216");
   for (float decay : {0.0F, -1.0F, 1.5F, kNan}) {

@@ -354,7 +354,7 @@ WindowStateShape shape_of(const WindowedCall& call, const CausalEvaOptions& opti
 
 void require_state(const WindowedCall& call, const CausalEvaOptions& options, const WindowState* state, const char* argument) {
   require(state == nullptr || options.summaries > 0,
-          "{}: {} is given with summaries = 0, expected null (such a state would grow without bound)", call.function, argument);
+          "{}: {} is given with summaries = 0, expected none (such a state would grow without bound)", call.function, argument);
   call.require_state(state, argument, shape_of(call, options));
 }
 
@@ -407,19 +407,10 @@ void step(const char* function, View3 q, View3 k, View3 v, const std::vector<Ste
   });
 }
 
-}  // namespace
+// The operations, with null instead of a state that is not given.
 
-WindowStateShape causal_eva_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
-                                        const CausalEvaOptions& options) {
-  constexpr const char* kName = "causal_eva_state_shape";
-  require_options(kName, options);
-  require(options.summaries > 0, "{}: summaries is 0, expected at least {} (such a state would grow without bound)", kName,
-          options.window / options.chunk);
-  return shape_of(batch, query_heads, heads, dim, value_dim, options);
-}
-
-void causal_eva_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& options,
-                          std::span<float> record) {
+void attend(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& options,
+            std::span<float> record) {
   constexpr const char* kName = "causal_eva_attention";
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
@@ -435,7 +426,7 @@ void causal_eva_attention(View4 q, View4 k, View4 v, WindowState* state, MutView
   });
 }
 
-int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalEvaOptions& options) {
+int64_t record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalEvaOptions& options) {
   constexpr const char* kName = "causal_eva_record_size";
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
@@ -443,9 +434,8 @@ int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const WindowState* ini
   return call.record_size();
 }
 
-void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out,
-                                   std::span<const float> record, View4 dout, const QkvGradients& gradients,
-                                   const CausalEvaOptions& options) {
+void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, std::span<const float> record, View4 dout,
+              const QkvGradients& gradients, const CausalEvaOptions& options) {
   constexpr const char* kName = "causal_eva_attention_backward";
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
@@ -455,6 +445,45 @@ void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState*
     const float* rows = features.of_entry(initial, entry, folds(options, windows));
     EvaSequence(call, options, rows, windows, initial, entry, true).backward_all();
   });
+}
+
+}  // namespace
+
+WindowStateShape causal_eva_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
+                                        const CausalEvaOptions& options) {
+  constexpr const char* kName = "causal_eva_state_shape";
+  require_options(kName, options);
+  require(options.summaries > 0, "{}: summaries is 0, expected at least {} (such a state would grow without bound)", kName,
+          options.window / options.chunk);
+  return shape_of(batch, query_heads, heads, dim, value_dim, options);
+}
+
+void causal_eva_attention(View4 q, View4 k, View4 v, WindowState& state, MutView4 out, const CausalEvaOptions& options,
+                          std::span<float> record) {
+  attend(q, k, v, &state, out, options, record);
+}
+
+void causal_eva_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalEvaOptions& options, std::span<float> record) {
+  attend(q, k, v, nullptr, out, options, record);
+}
+
+int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const WindowState& initial, const CausalEvaOptions& options) {
+  return record_size(q, k, v, &initial, options);
+}
+
+int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const CausalEvaOptions& options) {
+  return record_size(q, k, v, nullptr, options);
+}
+
+void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState& initial, View4 out,
+                                   std::span<const float> record, View4 dout, const QkvGradients& gradients,
+                                   const CausalEvaOptions& options) {
+  backward(q, k, v, &initial, out, record, dout, gradients, options);
+}
+
+void causal_eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
+                                   const QkvGradients& gradients, const CausalEvaOptions& options) {
+  backward(q, k, v, nullptr, out, record, dout, gradients, options);
 }
 
 void causal_eva_step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalEvaOptions& options) {

@@ -95,14 +95,9 @@ class ExactTurns {
   std::vector<KeySource> sources_;  // by problem
 };
 
-}  // namespace
-
-int64_t hybrid_record_size(const HybridInputs& inputs, const FeatureMap&, const WindowState*, const HybridOptions&) {
-  return 2 * inputs.q.extent(0) * inputs.q.extent(1) * inputs.q.extent(2);
-}
-
-Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, WindowState* state, MutView4 out,
-                        const HybridOptions& options, std::span<float> record) {
+// `state` null: starts empty and keeps nothing.
+Report attend(const HybridInputs& inputs, const FeatureMap& map, WindowState* state, MutView4 out, const HybridOptions& options,
+              std::span<float> record) {
   constexpr const char* kName = "hybrid_attention";
   HybridPlan plan(kName, inputs, map, state, out, options);
   require(record.empty() || record.size() == static_cast<size_t>(plan.record_floats()),
@@ -189,6 +184,22 @@ Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, Windo
     remember(plan, inputs, options.layout, *state);
   }
   return total(clamps);
+}
+
+}  // namespace
+
+int64_t hybrid_record_size(const HybridInputs& inputs, const FeatureMap&, const HybridOptions&) {
+  return 2 * inputs.q.extent(0) * inputs.q.extent(1) * inputs.q.extent(2);
+}
+
+Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, WindowState& state, MutView4 out,
+                        const HybridOptions& options, std::span<float> record) {
+  return attend(inputs, map, &state, out, options, record);
+}
+
+Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, MutView4 out, const HybridOptions& options,
+                        std::span<float> record) {
+  return attend(inputs, map, nullptr, out, options, record);
 }
 
 }  // namespace raffia

@@ -450,7 +450,7 @@ class LaraSequence {
 };
 
 void require_state(const WindowedCall& call, const CausalLaraOptions& options, const WindowState* state, const char* argument) {
-  require(state == nullptr || options.streaming, "{}: {} is given without streaming, expected null (new samples read all keys)",
+  require(state == nullptr || options.streaming, "{}: {} is given without streaming, expected none (new samples read all keys)",
           call.function, argument);
   call.require_state(state, argument, shape_of(1, call.heads, call.groups, call.dim, call.value_dim, options));
 }
@@ -490,18 +490,10 @@ void step(const char* function, View3 q, View3 k, View3 v, const std::vector<Ste
   });
 }
 
-}  // namespace
+// The operations, with null instead of a state that is not given.
 
-WindowStateShape causal_lara_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
-                                         const CausalLaraOptions& options) {
-  constexpr const char* kName = "causal_lara_state_shape";
-  require_options(kName, options);
-  require(options.streaming, "{}: streaming is off, expected on (no state can be carried otherwise)", kName);
-  return shape_of(batch, query_heads, heads, dim, value_dim, options);
-}
-
-void causal_lara_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalLaraOptions& options,
-                           std::span<float> record) {
+void attend(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalLaraOptions& options,
+            std::span<float> record) {
   constexpr const char* kName = "causal_lara_attention";
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
@@ -518,7 +510,7 @@ void causal_lara_attention(View4 q, View4 k, View4 v, WindowState* state, MutVie
   });
 }
 
-int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalLaraOptions& options) {
+int64_t record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalLaraOptions& options) {
   constexpr const char* kName = "causal_lara_record_size";
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
@@ -526,9 +518,8 @@ int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const WindowState* in
   return call.record_size();
 }
 
-void causal_lara_attention_backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out,
-                                    std::span<const float> record, View4 dout, const QkvGradients& gradients,
-                                    const CausalLaraOptions& options) {
+void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, std::span<const float> record, View4 dout,
+              const QkvGradients& gradients, const CausalLaraOptions& options) {
   constexpr const char* kName = "causal_lara_attention_backward";
   require_options(kName, options);
   const WindowedCall call(kName, q, k, v, options);
@@ -538,6 +529,44 @@ void causal_lara_attention_backward(View4 q, View4 k, View4 v, const WindowState
     const float* rows = noise.of_entry(initial, entry, windows.complete() > 0);
     LaraSequence(call, options, rows, windows, initial, entry, true).backward_all();
   });
+}
+
+}  // namespace
+
+WindowStateShape causal_lara_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
+                                         const CausalLaraOptions& options) {
+  constexpr const char* kName = "causal_lara_state_shape";
+  require_options(kName, options);
+  require(options.streaming, "{}: streaming is off, expected on (no state can be carried otherwise)", kName);
+  return shape_of(batch, query_heads, heads, dim, value_dim, options);
+}
+
+void causal_lara_attention(View4 q, View4 k, View4 v, WindowState& state, MutView4 out, const CausalLaraOptions& options,
+                           std::span<float> record) {
+  attend(q, k, v, &state, out, options, record);
+}
+
+void causal_lara_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalLaraOptions& options, std::span<float> record) {
+  attend(q, k, v, nullptr, out, options, record);
+}
+
+int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const WindowState& initial, const CausalLaraOptions& options) {
+  return record_size(q, k, v, &initial, options);
+}
+
+int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const CausalLaraOptions& options) {
+  return record_size(q, k, v, nullptr, options);
+}
+
+void causal_lara_attention_backward(View4 q, View4 k, View4 v, const WindowState& initial, View4 out,
+                                    std::span<const float> record, View4 dout, const QkvGradients& gradients,
+                                    const CausalLaraOptions& options) {
+  backward(q, k, v, &initial, out, record, dout, gradients, options);
+}
+
+void causal_lara_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
+                                    const QkvGradients& gradients, const CausalLaraOptions& options) {
+  backward(q, k, v, nullptr, out, record, dout, gradients, options);
 }
 
 void causal_lara_step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalLaraOptions& options) {

@@ -110,10 +110,10 @@ struct HybridOp {
     const HybridInputs inputs = views_of(in);
     std::span<float> floats;
     if (record) {
-      outputs.push_back(at::empty({hybrid_record_size(inputs, map, &memory, options)}, at::kFloat));
+      outputs.push_back(at::empty({hybrid_record_size(inputs, map, options)}, at::kFloat));
       floats = floats_of(outputs.back());
     }
-    outputs[2] = report_tensor(hybrid_attention(inputs, map, &memory, mutable_view<4>(outputs[0]), options, floats));
+    outputs[2] = report_tensor(hybrid_attention(inputs, map, memory, mutable_view<4>(outputs[0]), options, floats));
     outputs[1] = store_state(memory);
   }
 
@@ -132,10 +132,15 @@ struct HybridOp {
                                 .q_far = mutable_view<4>(result[q_far]),
                                 .k_far = mutable_view<4>(result[k_far]),
                                 .map = ops::views_of(dmap)};
-    std::optional<WindowState> past;
-    if (in[state].defined()) past = load_state(in[state], state_shape(in, map, window, scale));
-    hybrid_attention_backward(views_of(in), made_map(in, kind), past ? &*past : nullptr, view<4>(outputs[0]),
-                              floats_of(outputs[kOutputs]), view<4>(gradients[0]), wants, options_of(in, window, scale));
+    const auto differentiate = [&](const auto&... initial) {
+      hybrid_attention_backward(views_of(in), made_map(in, kind), initial..., view<4>(outputs[0]), floats_of(outputs[kOutputs]),
+                                view<4>(gradients[0]), wants, options_of(in, window, scale));
+    };
+    if (in[state].defined()) {
+      differentiate(load_state(in[state], state_shape(in, map, window, scale)));
+    } else {
+      differentiate();
+    }
     result[weight] = to_type_of(dmap.weight, in[weight]);
     result[sigma] = to_type_of(dmap.sigma, in[sigma]);
     result[bias] = to_type_of(dmap.bias, in[bias]);

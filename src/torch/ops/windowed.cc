@@ -38,17 +38,25 @@ struct CausalLara {
   }
   static void attend(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalLaraOptions& with,
                      std::span<float> record) {
-    causal_lara_attention(q, k, v, state, out, with, record);
+    if (state != nullptr) {
+      causal_lara_attention(q, k, v, *state, out, with, record);
+    } else {
+      causal_lara_attention(q, k, v, out, with, record);
+    }
   }
   static void attend_in_double(View4 q, View4 k, View4 v, MutView4 out, const CausalLaraOptions& with) {
     reference::causal_lara_attention(q, k, v, out, with);
   }
-  static int64_t record_size(View4 q, View4 k, View4 v, const WindowState* state, const CausalLaraOptions& with) {
-    return causal_lara_record_size(q, k, v, state, with);
+  static int64_t record_size(View4 q, View4 k, View4 v, const CausalLaraOptions& with) {
+    return causal_lara_record_size(q, k, v, with);
   }
   static void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, std::span<const float> record,
                        View4 dout, const QkvGradients& gradients, const CausalLaraOptions& with) {
-    causal_lara_attention_backward(q, k, v, initial, out, record, dout, gradients, with);
+    if (initial != nullptr) {
+      causal_lara_attention_backward(q, k, v, *initial, out, record, dout, gradients, with);
+    } else {
+      causal_lara_attention_backward(q, k, v, out, record, dout, gradients, with);
+    }
   }
   static void step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalLaraOptions& with) {
     raffia::causal_lara_step(q, k, v, state, out, with);
@@ -83,17 +91,25 @@ struct CausalEva {
   }
   static void attend(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& with,
                      std::span<float> record) {
-    causal_eva_attention(q, k, v, state, out, with, record);
+    if (state != nullptr) {
+      causal_eva_attention(q, k, v, *state, out, with, record);
+    } else {
+      causal_eva_attention(q, k, v, out, with, record);
+    }
   }
   static void attend_in_double(View4 q, View4 k, View4 v, MutView4 out, const CausalEvaOptions& with) {
     reference::causal_eva_attention(q, k, v, out, with);
   }
-  static int64_t record_size(View4 q, View4 k, View4 v, const WindowState* state, const CausalEvaOptions& with) {
-    return causal_eva_record_size(q, k, v, state, with);
+  static int64_t record_size(View4 q, View4 k, View4 v, const CausalEvaOptions& with) {
+    return causal_eva_record_size(q, k, v, with);
   }
   static void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, std::span<const float> record,
                        View4 dout, const QkvGradients& gradients, const CausalEvaOptions& with) {
-    causal_eva_attention_backward(q, k, v, initial, out, record, dout, gradients, with);
+    if (initial != nullptr) {
+      causal_eva_attention_backward(q, k, v, *initial, out, record, dout, gradients, with);
+    } else {
+      causal_eva_attention_backward(q, k, v, out, record, dout, gradients, with);
+    }
   }
   static void step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalEvaOptions& with) {
     raffia::causal_eva_step(q, k, v, state, out, with);
@@ -170,7 +186,7 @@ struct WindowedOp {
     const auto past = memory ? &*memory : nullptr;
     std::span<float> floats;
     if (record) {
-      const int64_t size = Estimator::record_size(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), past, options);
+      const int64_t size = Estimator::record_size(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), options);
       outputs.push_back(at::empty({size}, at::kFloat));
       floats = floats_of(outputs.back());
     }
