@@ -86,7 +86,7 @@ std::vector<float> classify_image(const Model& model, std::span<const float> pix
 struct TranslateOptions {
   static constexpr int64_t kMaxBeam = 1024;
   int64_t beam = 4;             // number of hypotheses, at most kMaxBeam; 1: greedy
-  int64_t most_tokens = 0;      // maximum length of a translation; 0: twice the length of the source, plus 16
+  int64_t max_tokens = 0;       // maximum length of a translation; 0: twice the length of the source, plus 16
   double length_penalty = 0.6;  // hypotheses are ranked by log probability / ((5 + length) / 6)^penalty (Wu et al. 2016)
   RunOptions run = {};
 };

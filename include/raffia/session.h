@@ -146,7 +146,7 @@ SessionFileInfo read_session_info(const std::filesystem::path& path);
 class PrefixCache {
  public:
   struct Options {
-    size_t most_bytes = size_t{256} << 20;
+    size_t max_bytes = size_t{256} << 20;
     int64_t every = 4 * Session::kChunk;  // tokens between snapshots of a long prompt; the last chunk boundary always has one
   };
   struct Counts {

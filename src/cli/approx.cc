@@ -32,7 +32,7 @@ namespace {
 
 constexpr int64_t kLongestInDouble = 2048;  // tokens; the twin takes 2 s per head there
 constexpr int64_t kLongestMatrix = 512;     // tokens; larger matrices are unreadable in a plot
-constexpr size_t kMostMatrices = 24;
+constexpr size_t kMaxMatrices = 24;
 constexpr double kLongWarmUp = 0.1;  // seconds; a run of this length needs no second one
 
 enum class Target : uint8_t { softmax, gaussian };
@@ -442,9 +442,9 @@ void check(const ApproxFlags& flags, const std::vector<DataSource>& sources, con
   if (length > kLongestMatrix) {
     throw UsageError(fmt::format("--show-matrix: {} tokens, expected at most {} (see --length)", length, kLongestMatrix));
   }
-  if (estimators.size() + 1 > kMostMatrices) {
+  if (estimators.size() + 1 > kMaxMatrices) {
     throw UsageError(
-        fmt::format("--show-matrix: {} matrices, expected at most {} (see --samples)", estimators.size() + 1, kMostMatrices));
+        fmt::format("--show-matrix: {} matrices, expected at most {} (see --samples)", estimators.size() + 1, kMaxMatrices));
   }
 }
 
@@ -564,7 +564,7 @@ Run add_approx(CommandLine& command) {
           "Gate of rfa_gate and hybrid, before the sigmoid")
       .type_name("X")
       .default_text("6");
-  add_positive(command, "--threads", flags->threads, "Threads (default: all CPUs)", kMostThreads);
+  add_positive(command, "--threads", flags->threads, "Threads (default: all CPUs)", kMaxThreads);
   command
       .add("--plot", flags->plot,
            "Write PREFIX.svg/.png: error against samples, and PREFIX-time.svg/.png: against time (needs gnuplot)")

@@ -167,11 +167,11 @@ TEST(Eva, OutputsAreWithinTheHullOfValues) {
     const Case c(self(200, {.dim = 64, .value_dim = 3, .scale = scale, .memory = 0.9F}));
     const std::vector<float> out = run(c, {.samples = 32, .window = 16});
     for (size_t column = 0; column < 3; ++column) {
-      float least = HUGE_VALF, most = -HUGE_VALF;
-      for (size_t i = column; i < c.v.size(); i += 3) least = std::min(least, c.v[i]), most = std::max(most, c.v[i]);
+      float min = HUGE_VALF, max = -HUGE_VALF;
+      for (size_t i = column; i < c.v.size(); i += 3) min = std::min(min, c.v[i]), max = std::max(max, c.v[i]);
       // A mean of values and means, both rounded: some 200 additions of weights that sum to one.
       for (size_t i = column; i < out.size(); i += 3) {
-        EXPECT_TRUE(out[i] >= least - 1e-4F && out[i] <= most + 1e-4F) << out[i];
+        EXPECT_TRUE(out[i] >= min - 1e-4F && out[i] <= max + 1e-4F) << out[i];
       }
     }
   }

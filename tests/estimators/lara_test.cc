@@ -292,11 +292,11 @@ TEST(Lara, OutputsAreWithinTheHullOfValues) {
     for (Proposals proposals : kProposals) {
       const std::vector<float> out = run(c, {.samples = 32, .proposals = proposals});
       for (size_t column = 0; column < 3; ++column) {
-        float least = HUGE_VALF, most = -HUGE_VALF;
-        for (size_t i = column; i < c.v.size(); i += 3) least = std::min(least, c.v[i]), most = std::max(most, c.v[i]);
+        float min = HUGE_VALF, max = -HUGE_VALF;
+        for (size_t i = column; i < c.v.size(); i += 3) min = std::min(min, c.v[i]), max = std::max(max, c.v[i]);
         // A mean of means, both rounded: 400 additions of weights that sum to one.
         for (size_t i = column; i < out.size(); i += 3) {
-          EXPECT_TRUE(out[i] >= least - 1e-4F && out[i] <= most + 1e-4F) << out[i];
+          EXPECT_TRUE(out[i] >= min - 1e-4F && out[i] <= max + 1e-4F) << out[i];
         }
       }
     }

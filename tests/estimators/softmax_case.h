@@ -30,11 +30,11 @@ inline std::vector<float> normals(int64_t count, uint64_t seed, float scale = 1)
 }
 
 inline double greatest(const std::vector<float>& values) {
-  double most = 0;
+  double max = 0;
   for (float value : values) {
-    if (std::isfinite(value)) most = std::max(most, std::abs(static_cast<double>(value)));
+    if (std::isfinite(value)) max = std::max(max, std::abs(static_cast<double>(value)));
   }
-  return most;
+  return max;
 }
 
 struct Shape {

@@ -213,12 +213,12 @@ TEST(SoftmaxPart, OwnEarlierAndLaterWindowsShareTheKeys) {
       expect_parts_make_the_whole(
           n, keys, keys, first,
           {Visibility::later(queries_count, keys_count, w, s), [=](int64_t i, int64_t j) { return j / s > i / w; }});
-      const int64_t lead = 4, phase = w / 2, most = 2 * s;
+      const int64_t lead = 4, phase = w / 2, max = 2 * s;
       expect_parts_make_the_whole(
           n, keys, keys, first,
-          {Visibility::earlier(queries_count, keys_count, w, s, lead, phase, most), [=](int64_t i, int64_t j) {
+          {Visibility::earlier(queries_count, keys_count, w, s, lead, phase, max), [=](int64_t i, int64_t j) {
              const int64_t end = lead + (i + phase) / w * s;
-             return j < end && j >= end - most;
+             return j < end && j >= end - max;
            }});
     }
   });

@@ -145,7 +145,7 @@ void expect_gradients(const Case<Op>& c, int64_t begin) {
       ASSERT_NEAR(sum, slope.expected, error)
           << c.shape.text() << " from " << begin << " input " << slope.input << ", " << slope.direction.size() << " numbers";
     }
-    for (double most : largest) EXPECT_GT(most, 20) << "the differences are too small to test anything";
+    for (double max : largest) EXPECT_GT(max, 20) << "the differences are too small to test anything";
   });
 }
 

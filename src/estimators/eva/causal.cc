@@ -25,10 +25,10 @@ void require_options(const char* function, const CausalEvaOptions& options) {
   require(options.summaries >= 0 && options.summaries % (options.window / options.chunk) == 0,
           "{}: summaries is {}, expected a multiple of {} (window / chunk)", function, options.summaries,
           options.window / options.chunk);
-  require(options.summaries <= kMostOfAWindow, "{}: summaries is {}, expected at most {}", function, options.summaries,
-          kMostOfAWindow);
-  require(options.features >= 1 && options.features <= kMostOfAWindow, "{}: features is {}, expected 1 to {}", function,
-          options.features, kMostOfAWindow);
+  require(options.summaries <= kMaxOfAWindow, "{}: summaries is {}, expected at most {}", function, options.summaries,
+          kMaxOfAWindow);
+  require(options.features >= 1 && options.features <= kMaxOfAWindow, "{}: features is {}, expected 1 to {}", function,
+          options.features, kMaxOfAWindow);
   require(options.decay > 0 && options.decay <= 1, "{}: decay is {}, expected above 0 and at most 1", function, options.decay);
 }
 
@@ -253,7 +253,7 @@ class EvaSequence {
 
   // Queries over the summaries before their window.
   SoftmaxPart summary_part(const Stretch& s, int64_t member) const {
-    const int64_t most = options_.summaries == 0 ? INT64_MAX / 2 : options_.summaries;
+    const int64_t max = options_.summaries == 0 ? INT64_MAX / 2 : options_.summaries;
     return {.q = heads_of(s.q, member),
             .k = keys_.view(),
             .v = heads_of(values_.view(), member),
@@ -261,7 +261,7 @@ class EvaSequence {
             .key_bias = View3(log_counts_.data(), {1, chunks_, call_.groups}, {0, 1, 0}),
             .sequences = {{0, s.first, 0,
                            Visibility::earlier(static_cast<size_t>(s.queries()), static_cast<size_t>(chunks_), call_.window, per_,
-                                               first_chunk(s), s.first, most)}},
+                                               first_chunk(s), s.first, max)}},
             .workers = call_.workers()};
   }
 

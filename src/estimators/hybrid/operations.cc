@@ -9,7 +9,7 @@
 namespace raffia {
 namespace {
 
-constexpr size_t kMostAhead = 64;  // rows asked for early: more would not stay in cache
+constexpr size_t kMaxAhead = 64;  // rows asked for early: more would not stay in cache
 
 // The tokens of the last two blocks, into the state.
 void remember(const HybridPlan& plan, const HybridInputs& inputs, const Layout& layout, WindowState& state) {
@@ -164,8 +164,8 @@ Report attend(const HybridInputs& inputs, const FeatureMap& map, WindowState* st
           const TokenRange queries = blocks.fresh(b);
           const bool folds = blocks.folds_after(b);
           const TokenRange keys = folds ? blocks.fresh(b - 1) : TokenRange{0, 0}, next = blocks.fresh(b + 1);
-          const AfterRead after{keys.begin, std::min(keys.end, keys.begin + kMostAhead), next.begin,
-                                std::min(next.end, next.begin + kMostAhead)};
+          const AfterRead after{keys.begin, std::min(keys.end, keys.begin + kMaxAhead), next.begin,
+                                std::min(next.end, next.begin + kMaxAhead)};
           far_read(fresh, plan.far(i), queries.begin, queries.end, reach.of(0) + reach_at[i], after, states[i], memory,
                    clamps[i]);
           if (!folds) continue;

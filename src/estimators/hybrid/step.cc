@@ -197,7 +197,7 @@ Report step_all(const HybridInputs& inputs, const FeatureMap& map, const std::ve
   }
   const Trace trace(kStepName, "q", inputs.q, options.window);
   RunOptions run = options.run;
-  if (state_floats < kLeastParallelFloats) run.threads = 1;
+  if (state_floats < kMinParallelFloats) run.threads = 1;
   const Workers workers(run);
   const SessionStep step(inputs, map, options);
   const Scratch scratch(workers.count(), step.scratch_floats());

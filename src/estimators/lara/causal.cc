@@ -28,7 +28,7 @@ int64_t proposing_windows(const CausalLaraOptions& options) { return options.sam
 
 void require_options(const char* function, const CausalLaraOptions& options) {
   require_windows(function, options.window, options.chunk);
-  require(options.samples <= kMostOfAWindow, "{}: samples is {}, expected at most {}", function, options.samples, kMostOfAWindow);
+  require(options.samples <= kMaxOfAWindow, "{}: samples is {}, expected at most {}", function, options.samples, kMaxOfAWindow);
   require(options.samples_per_proposal >= 1, "{}: samples_per_proposal is {}, expected at least 1", function,
           options.samples_per_proposal);
   require(options.samples / (options.window / options.chunk) >= options.samples_per_proposal,
@@ -76,9 +76,9 @@ class LaraSequence {
         windows_(windows),
         keep_partials_(keep_partials),
         per_(samples_of_window(options)),
-        most_(proposing_windows(options)),
-        old_windows_(std::min(windows.before(), most_)),
-        new_windows_(std::min(windows.before() + windows.complete(), most_) - old_windows_),
+        max_(proposing_windows(options)),
+        old_windows_(std::min(windows.before(), max_)),
+        new_windows_(std::min(windows.before() + windows.complete(), max_) - old_windows_),
         samples_((old_windows_ + new_windows_) * per_),
         proposals_((old_windows_ + new_windows_) * call.chunks()) {
     if (samples_ == 0) return;
@@ -148,11 +148,11 @@ class LaraSequence {
   // The mixture of the proposals of windows before window `j`.
   int64_t mixture_before(int64_t j) const { return std::min(j, new_windows_); }
   // Samples of windows before window `j`.
-  int64_t samples_before(int64_t j) const { return std::min(windows_.before() + j, most_) * per_; }
+  int64_t samples_before(int64_t j) const { return std::min(windows_.before() + j, max_) * per_; }
 
   // Windows of a stretch that propose.
   int64_t proposing(const Stretch& s) const {
-    return std::clamp<int64_t>(most_ - windows_.before() - s.window, 0, windows_.complete_of(s));
+    return std::clamp<int64_t>(max_ - windows_.before() - s.window, 0, windows_.complete_of(s));
   }
   ChunkedSequence chunked(const Stretch& s) const {
     return {0, 0, (old_windows_ + s.window) * call_.chunks(), s.mask(),
@@ -434,7 +434,7 @@ class LaraSequence {
   const SequenceWindows& windows_;
   bool keep_partials_;
   int64_t per_;                        // samples of a window
-  int64_t most_;                       // windows that propose
+  int64_t max_;                        // windows that propose
   int64_t old_windows_, new_windows_;  // that did so before this call, and in it
   int64_t samples_, proposals_;        // of all of these
   Array<4> w_, means_;                 // [1, S, H, D], [1, P, H, D]

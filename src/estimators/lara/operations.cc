@@ -38,7 +38,7 @@ struct LaraPlan {
         samples(options.samples),
         per_proposal(options.samples_per_proposal),
         proposals(options.proposals) {
-    require(samples >= 1 && samples <= kMostSamples, "{}: samples is {}, expected 1 to {}", function, samples, kMostSamples);
+    require(samples >= 1 && samples <= kMaxSamples, "{}: samples is {}, expected 1 to {}", function, samples, kMaxSamples);
     require(per_proposal >= 1 && samples % per_proposal == 0, "{}: samples_per_proposal is {}, expected a divisor of samples, {}",
             function, per_proposal, samples);
     require(options.weights != SampleWeights::mis_opt || proposals != Proposals::standard,
@@ -69,7 +69,7 @@ struct LaraPlan {
   std::vector<TokenSpan> key_spans;
 
  private:
-  static constexpr int64_t kMostSamples = int64_t{1} << 24;
+  static constexpr int64_t kMaxSamples = int64_t{1} << 24;
 
   void add_sequence(int64_t n, const Sequence& s) {
     const KeyMask keys = problem.key_mask(s), queries = problem.self ? keys : KeyMask{};

@@ -13,7 +13,7 @@ constexpr size_t kReadSegment = 1024;  // queries per task where they only read
 // Causal segments cost up to 50% more work: they only help if a single sequence and head must feed several threads.
 // Of 32 parts the first and the last segment take nine each, since they need no fold; the 14 between take one each.
 // See docs/performance-tables.md#one-head-one-long-sequence
-constexpr size_t kLeastSegmented = 8192;
+constexpr size_t kMinSegmented = 8192;
 constexpr size_t kSegmentParts = 32;
 constexpr size_t kOuterParts = 9;
 
@@ -30,7 +30,7 @@ SegmentLengths segment_lengths(const LinearPlan& plan, const AttentionOptions& o
     const size_t each = whole_steps(static_cast<size_t>(options.segment), kBlock);
     return {each, each};
   }
-  if (options.segment < 0 || plan.size() > 1 || length < kLeastSegmented) return {length, length};
+  if (options.segment < 0 || plan.size() > 1 || length < kMinSegmented) return {length, length};
   const size_t part = whole_steps((length + kSegmentParts - 1) / kSegmentParts, kBlock);
   return {kOuterParts * part, part};
 }
@@ -77,14 +77,14 @@ std::vector<Segment> read_segments(const LinearPlan& plan) {
 
 std::vector<Bundle> bundle_heads(const LinearPlan& plan, const std::vector<Segment>& segments, int workers) {
   // As many heads as keep their states in L2 beside the rows, and no fewer tasks than workers.
-  size_t most = 1;
+  size_t max = 1;
   if (segments.size() == plan.size() && plan.size() > 0) {
     const size_t in_cache = kStateBytesInCache / (plan[0].state_floats() * sizeof(float));
-    most = std::clamp(plan.size() / static_cast<size_t>(workers), size_t{1}, std::max(in_cache, size_t{1}));
+    max = std::clamp(plan.size() / static_cast<size_t>(workers), size_t{1}, std::max(in_cache, size_t{1}));
   }
   std::vector<Bundle> bundles;
   for (size_t s = 0; s < segments.size(); ++s) {
-    const bool joins = !bundles.empty() && s - bundles.back().first < most &&
+    const bool joins = !bundles.empty() && s - bundles.back().first < max &&
                        plan.sequence_of(segments[s].problem) == plan.sequence_of(segments[bundles.back().first].problem);
     if (joins) {
       bundles.back().end = s + 1;

@@ -59,7 +59,7 @@ Report step_all(const char* name, View3 q, View3 k, View3 v, View2 gate_logits, 
   const Trace trace(name, "q", q);
 
   RunOptions run = options.run;
-  if (batch * groups * map.features() * value_dim < kLeastParallelFloats) run.threads = 1;
+  if (batch * groups * map.features() * value_dim < kMinParallelFloats) run.threads = 1;
   const Workers workers(run);
   LinearStep shape{.map = MapParams(map, 0)};
   shape.value_dim = static_cast<size_t>(value_dim);

@@ -41,7 +41,7 @@ AnyRows column_of(const AnyView& view, int64_t b, int64_t t, int64_t h) {
 inline float* row(const MutView4& view, int64_t b, int64_t t, int64_t h) { return rows_of<MutRows>(view, b, t, h).direct_row(0); }
 
 // Floats read by a step of one token, below which waking other threads costs more than it saves.
-inline constexpr int64_t kLeastParallelFloats = 1 << 17;
+inline constexpr int64_t kMinParallelFloats = 1 << 17;
 
 // Calls of one token, [B, H, D], with a time axis of 1.
 inline View4 with_time(View3 view) {

@@ -126,7 +126,7 @@ struct WindowedCall : Qkv {
 };
 
 // Maximum for tokens of a window, summaries, features and samples: more than useful, and small enough that sizes cannot overflow.
-inline constexpr int64_t kMostOfAWindow = int64_t{1} << 24;
+inline constexpr int64_t kMaxOfAWindow = int64_t{1} << 24;
 
 // The bits of a float, for a recipe.
 inline uint64_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
