@@ -21,8 +21,8 @@
 
 namespace raffia {
 
-namespace runtime {
-class Graph;
+namespace internal {
+class ModelAccess;
 }
 
 struct LoadOptions {
@@ -39,6 +39,8 @@ struct LoadOptions {
 // Immutable and shared: any number of threads may run sessions of one model at the same time.
 class Model {
  public:
+  ~Model();
+
   // The name, shape and type of every tensor are checked, and all files are compared with the checksums in the weight file, if it
   // has any. Throws IoError or FormatError.
   static std::shared_ptr<const Model> load(const std::filesystem::path& directory, const LoadOptions& options = {});
@@ -62,16 +64,13 @@ class Model {
   int64_t parameters() const;            // number of weights, without the row scales of int8
   std::string_view weight_type() const;  // of the linear layers: "f32", "bf16", "int8" or "mixed"
 
-  const runtime::Graph& graph() const { return *graph_; }  // internal: used by the runtime
-
  private:
-  Model(std::unique_ptr<const runtime::Graph> graph, std::filesystem::path directory);
+  friend class internal::ModelAccess;
+  struct Impl;
+  Model(std::unique_ptr<const Impl> impl, std::filesystem::path directory);
 
-  std::unique_ptr<const runtime::Graph> graph_;
+  std::unique_ptr<const Impl> impl_;
   std::filesystem::path directory_;
-
- public:
-  ~Model();
 };
 
 // The logits [classes] of a text or a pair of texts (task classify) or of an image (task image). Throws Error if one is not

@@ -27,12 +27,10 @@
 
 namespace raffia {
 
-class Session;
 class PrefixCache;
-struct SessionOptions;
 
-namespace runtime {
-Session session_at_depth(std::shared_ptr<const Model> model, int64_t depth, const SessionOptions& options);
+namespace internal {
+class SessionAccess;
 }
 
 // How a token is chosen from logits; the steps are applied in this order. The defaults sample the model's own distribution.
@@ -123,8 +121,7 @@ class Session {
                             std::string_view where);
 
  private:
-  friend Session runtime::session_at_depth(std::shared_ptr<const Model> model, int64_t depth, const SessionOptions& options);
-
+  friend class internal::SessionAccess;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

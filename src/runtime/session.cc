@@ -13,6 +13,7 @@
 #include "model/model_directory.h"
 #include "raffia/error.h"
 #include "runtime/graph.h"
+#include "runtime/model_access.h"
 #include "runtime/prefix_cache.h"
 #include "runtime/sampler.h"
 #include "runtime/session_at_depth.h"
@@ -22,6 +23,7 @@ namespace raffia {
 
 using runtime::AttentionMemory;
 using runtime::Graph;
+using runtime::graph_of;
 using runtime::Memories;
 using runtime::Stack;
 using runtime::Turn;
@@ -76,7 +78,7 @@ struct Session::Impl {
 
   Impl(std::shared_ptr<const Model> of, const SessionOptions& with) : model(std::move(of)), options(with) {
     require(model != nullptr, "Session: model is null");
-    model->graph().require_task("Session", Task::lm);
+    graph_of(*model).require_task("Session", Task::lm);
     options.sampling.check("Session");
     require(options.snapshot_every >= 0 && options.snapshots >= 1,
             "Session: snapshot_every is {} and snapshots {}, expected 0 or more and 1 or more", options.snapshot_every,
@@ -95,7 +97,7 @@ struct Session::Impl {
         snapshots(other.snapshots),
         pieces(other.pieces) {}
 
-  const Graph& graph() const { return model->graph(); }
+  const Graph& graph() const { return graph_of(*model); }
 
   void check(std::string_view function, std::span<const int32_t> ids) const {
     graph().require_ids(function, ids);
@@ -402,11 +404,11 @@ uint64_t max_bytes_of_file(const Graph& graph, int64_t position) {
 
 Session Session::restore(std::shared_ptr<const Model> model, const std::filesystem::path& path, const SessionOptions& options) {
   require(model != nullptr, "Session::restore: model is null");
-  model->graph().require_task("Session::restore", Task::lm);
+  graph_of(*model).require_task("Session::restore", Task::lm);
   const auto fits = [&](const SessionHeader& header) {
     require_fingerprint(header.fingerprint, *model, path.string());
-    if (const int64_t room = model->graph().decoder().max_positions(); room > 0 && header.position > room) return uint64_t{0};
-    return max_bytes_of_file(model->graph(), header.position);
+    if (const int64_t room = graph_of(*model).decoder().max_positions(); room > 0 && header.position > room) return uint64_t{0};
+    return max_bytes_of_file(graph_of(*model), header.position);
   };
   const std::vector<std::byte> bytes = read_session_file(path, fits);
   return from_bytes(std::move(model), bytes, options, path.string());
@@ -450,13 +452,22 @@ Session Session::from_bytes(std::shared_ptr<const Model> model, std::span<const 
   return session;
 }
 
+namespace internal {
+
+class SessionAccess {
+ public:
+  static Session::Impl& impl(Session& session) { return *session.impl_; }
+};
+
+}  // namespace internal
+
 namespace runtime {
 
 Session session_at_depth(std::shared_ptr<const Model> model, int64_t depth, const SessionOptions& options) {
   // Enough to fill the windows, summaries and samples of any sensible estimator; after that, costs repeat from window to window.
   constexpr int64_t kFilled = 16 * Session::kChunk;
   Session session(std::move(model), options);
-  Session::Impl& self = *session.impl_;
+  auto& self = internal::SessionAccess::impl(session);
   const bool has_windows =
       std::ranges::any_of(self.memory, [](const AttentionMemory& one) { return one.past.window_state() != nullptr; });
   const int64_t min = has_windows ? kFilled : Session::kChunk;

@@ -5,12 +5,14 @@
 #include "core/check.h"
 #include "raffia/model.h"
 #include "runtime/graph.h"
+#include "runtime/model_access.h"
 #include "runtime/sampler.h"
 
 namespace raffia {
 namespace {
 
 using runtime::Graph;
+using runtime::graph_of;
 using runtime::Memories;
 using runtime::Source;
 using runtime::Turn;
@@ -82,7 +84,7 @@ std::vector<Hypothesis> continued(std::vector<Hypothesis>& beam, const std::vect
 }  // namespace
 
 std::vector<Translation> translate(const Model& model, std::span<const int32_t> source, const TranslateOptions& options) {
-  const Graph& graph = model.graph();
+  const Graph& graph = graph_of(model);
   graph.require_task("translate", Task::translate);
   graph.require_ids("translate", source);
   constexpr int64_t kMax = TranslateOptions::kMaxBeam;
@@ -141,7 +143,7 @@ std::vector<Translation> translate(const Model& model, std::span<const int32_t> 
 
 std::vector<float> translation_logits(const Model& model, std::span<const int32_t> source, std::span<const int32_t> target,
                                       const RunOptions& options) {
-  const Graph& graph = model.graph();
+  const Graph& graph = graph_of(model);
   graph.require_task("translation_logits", Task::translate);
   graph.require_ids("translation_logits", source);
   graph.require_ids("translation_logits", target);
