@@ -57,6 +57,18 @@ function(raffia_reuse_precompiled target from)
   endif()
 endfunction()
 
+# raffia_torch_include_flags(VARIABLE): where the headers of LibTorch are, as flags. The compiler finds its own directories by itself; naming
+# them would change their order.
+function(raffia_torch_include_flags variable)
+  set(flags "")
+  foreach(dir IN LISTS TORCH_INCLUDE_DIRS)
+    if(NOT dir IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
+      list(APPEND flags -isystem ${dir})
+    endif()
+  endforeach()
+  set(${variable} ${flags} PARENT_SCOPE)
+endfunction()
+
 # Contraction is off so that scalar code rounds the same on every ISA and compiler; kernels use FMA explicitly.
 target_compile_options(raffia_build_flags INTERFACE -ffp-contract=off -fno-math-errno)
 

@@ -26,8 +26,8 @@ std::vector<std::byte> of_sound_size(std::span<const std::byte> bytes) {
   constexpr size_t kWords = 7;
   int32_t sizes[kWords];
   std::memcpy(sizes, bytes.data(), sizeof(sizes));
-  constexpr int32_t kMost[kWords] = {32, 32, 3, 8, 8, 64, 32};
-  for (size_t i = 0; i < kWords; ++i) sizes[i] %= kMost[i] + 1;
+  constexpr int32_t kMax[kWords] = {32, 32, 3, 8, 8, 64, 32};
+  for (size_t i = 0; i < kWords; ++i) sizes[i] %= kMax[i] + 1;
   const int64_t dim = sizes[0], hidden = sizes[1], layers = sizes[2], heads = std::max(1, sizes[3]), keys = sizes[4];
   const int64_t vocabulary = sizes[5] < 0 ? -sizes[5] : sizes[5], head = dim / heads;
   const int64_t floats = vocabulary * dim * (sizes[5] < 0 ? 2 : 1) + dim + sizes[6] * head +

@@ -49,17 +49,17 @@ std::vector<std::byte> with_sound_frame(Bytes bytes) {
 
 // The bytes as the payload of the nearest valid small shape: this is a valid state unless its token counts are out of range.
 void expect_a_small_shape_to_be_taken(Bytes bytes) {
-  constexpr int64_t kMost = 6;  // of each extent
+  constexpr int64_t kMax = 6;  // of each extent
   Fields fields = fields_of(bytes);
-  const auto fold = [](int64_t& field, int64_t least, int64_t most) {
-    field = least + static_cast<int64_t>(static_cast<uint64_t>(field) % static_cast<uint64_t>(most - least + 1));
+  const auto fold = [](int64_t& field, int64_t min, int64_t max) {
+    field = min + static_cast<int64_t>(static_cast<uint64_t>(field) % static_cast<uint64_t>(max - min + 1));
   };
   fold(fields[0], 0, raffia::kWindowKinds - 1);
   const auto kind = static_cast<raffia::WindowKind>(fields[0]);
   const bool hybrid = kind == raffia::WindowKind::hybrid, lara = kind == raffia::WindowKind::lara;
   raffia::WindowStateShape shape{.kind = kind};
-  const auto extent = [&](size_t field, int64_t least, bool has = true) {
-    fold(fields[field], has ? least : 0, has ? kMost : 0);
+  const auto extent = [&](size_t field, int64_t min, bool has = true) {
+    fold(fields[field], has ? min : 0, has ? kMax : 0);
     return fields[field];
   };
   shape.batch = extent(1, 0);

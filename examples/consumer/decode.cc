@@ -1,8 +1,7 @@
 // Reads a prompt in one call, then decodes token by token. The state is overwritten in place: no memory is added per token.
 //
 // Without CMake:  c++ -std=c++20 decode.cc $(pkg-config --cflags --libs raffia) -o decode
-#include <raffia/attention.h>
-#include <raffia/version.h>
+#include <raffia/raffia.h>
 
 #include <algorithm>
 #include <cmath>

@@ -42,9 +42,7 @@ struct AttentionOptions {
   // tokens or more, none otherwise); < 0: none. Segments let several threads work on one head; on a single thread they cost up
   // to 50% more work.
   int64_t segment = 0;
-  int threads = 0;               // at most this many; 0: as many as the executor has
-  Executor* executor = nullptr;  // default_executor() if null
-  std::span<float> record = {};  // filled for the backward pass; record_size() floats
+  RunOptions run = {};  // threads and executor
 };
 
 // How many denominators were clamped. A rate above 1% means that there are too few random features for this sigma.
@@ -56,18 +54,20 @@ struct Report {
 
 // Bidirectional and cross attention: every query reads all keys of its sequence.
 //   out_t = phi(q_t)^T sum_i phi(k_i) v_i^T / phi(q_t)^T sum_i phi(k_i)
-Report rfa_attention(View4 q, View4 k, View4 v, const FeatureMap& map, MutView4 out, const AttentionOptions& options = {});
+// `record`, here and below: filled for the backward pass, record_size() floats; empty: none.
+Report rfa_attention(View4 q, View4 k, View4 v, const FeatureMap& map, MutView4 out, const AttentionOptions& options = {},
+                     std::span<float> record = {});
 
 // Causal attention: query t reads keys 0..t and the memory in `state`. `state` is read as S_0 and overwritten with S_T; its batch
 // is B, or N with cu_seqlens.
 Report causal_attention(View4 q, View4 k, View4 v, const FeatureMap& map, State& state, MutView4 out,
-                        const AttentionOptions& options = {});
+                        const AttentionOptions& options = {}, std::span<float> record = {});
 
 // Gated causal attention (RFA-Gate): g_t = sigmoid(gate_logits_t),
 //   S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) [v_t, 1]^T,   out_t = phi(q_t)^T S_t / its last column
 // Cost O(T F V) per head, in chunks of 16 tokens at GEMM speed; phi is computed chunk by chunk and never stored.
 Report gated_attention(View4 q, View4 k, View4 v, View3 gate_logits, const FeatureMap& map, State& state, MutView4 out,
-                       const AttentionOptions& options = {});
+                       const AttentionOptions& options = {}, std::span<float> record = {});
 
 // The two halves of rfa_attention, for keys that are added once and read often (the source of a translation): fold_keys adds keys
 // to the state, read_state reads it. With gate_logits the state decays as in gated_attention.
@@ -94,7 +94,7 @@ struct AttentionGradients {
   State* state = nullptr;  // in: gradient of the final state (sums and normaliser); out: of the initial state
 };
 
-// Number of floats that a forward pass writes to options.record for the backward pass: denominators, and a state per 128 tokens.
+// Number of floats that a forward pass writes to `record` for the backward pass: denominators, and a state per 128 tokens.
 int64_t record_size(View4 q, View4 k, View4 v, const FeatureMap& map, const AttentionOptions& options = {});
 
 // `out` and `record` are those of the forward pass with the same inputs and options.
@@ -108,7 +108,8 @@ void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, cons
 
 // Exact softmax attention, blocked with an online softmax: memory O(T).
 //   out_t = softmax_j(scale q_t . k_j + key_bias_j) v_j
-// The output of a query that sees no key is 0.
+// The output of a query that sees no key is 0. `logsumexp` [B, Tq, H] is filled for the backward pass, unless it is absent: the
+// log of the denominators, -inf without keys.
 struct SoftmaxOptions {
   bool causal = false;  // query t of Tq sees keys up to t + Tk - Tq
   // Local attention: query t sees only the keys of its own window of this many tokens and of the `before` windows before it
@@ -117,12 +118,10 @@ struct SoftmaxOptions {
   std::optional<float> scale = {};  // default: 1 / sqrt(D)
   View3 key_bias = {};              // [B, Tk, G], added to the logits
   Layout layout = {};               // padding and packing
-  int threads = 0;                  // at most this many; 0: as many as the executor has
-  Executor* executor = nullptr;     // default_executor() if null
-  MutView3 logsumexp = {};          // [B, Tq, H] out: log of the denominators, for the backward pass; -inf without keys
+  RunOptions run = {};              // threads and executor
 };
 
-void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options = {});
+void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options = {}, MutView3 logsumexp = {});
 
 struct SoftmaxGradients {
   MutView4 q = {}, k = {}, v = {};
@@ -135,7 +134,7 @@ void softmax_attention_backward(View4 q, View4 k, View4 v, View4 out, View3 logs
 // One token for each of B sessions: q [B, H, D] -> out [B, H, V]. The caches k [B, capacity, G, D] and v [B, capacity, G, V]
 // already hold the token's key and value; the first lengths[b] entries of each are used.
 void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t> lengths, MutView3 out,
-                  const SoftmaxOptions& options = {});
+                  const SoftmaxOptions& options = {}, MutView3 logsumexp = {});
 
 }  // namespace raffia
 

@@ -109,8 +109,7 @@ struct AttendOptions {
   std::optional<float> scale = {};  // of logits; default: 1 / sqrt(D). Maps have their own scale
   Layout layout = {};
   int64_t segment = 0;  // tokens per parallel segment, where the estimator has segments: see AttentionOptions
-  int threads = 0;
-  Executor* executor = nullptr;
+  RunOptions run = {};
 };
 
 // Attention over whole sequences with any estimator, from empty memory. Throws InvalidArgument if the kind does not support it.

@@ -26,14 +26,12 @@ struct EvaOptions {
   int64_t window = 32;              // tokens seen exactly; rounded up to whole chunks
   std::optional<float> scale = {};  // of logits; default: 1 / sqrt(D)
   Layout layout = {};
-  int threads = 0;               // at most this many; 0: as many as the executor has
-  Executor* executor = nullptr;  // default_executor() if null
-  std::span<float> record = {};  // filled for the backward pass; eva_record_size() floats
+  RunOptions run = {};  // threads and executor
 };
 
 // Cost O(T (samples + window)) per head, where the window is at least one chunk of T / samples; memory O(T + samples) rows. A
 // sequence ends at its last valid key. Masked tokens have an output, but no gradient.
-void eva_attention(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& options = {});
+void eva_attention(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& options = {}, std::span<float> record = {});
 int64_t eva_record_size(View4 q, View4 k, View4 v, const EvaOptions& options = {});
 void eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
                             const QkvGradients& gradients, const EvaOptions& options = {});
@@ -51,23 +49,27 @@ struct CausalEvaOptions {
   uint32_t draw = 0;
   std::optional<float> scale = {};
   Layout layout = {};
-  int threads = 0;
-  Executor* executor = nullptr;
-  std::span<float> record = {};  // causal_eva_record_size() floats
+  RunOptions run = {};  // threads and executor
 };
 
 // Throws InvalidArgument if options.summaries is 0: such a state would grow without bound.
 WindowStateShape causal_eva_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
                                         const CausalEvaOptions& options = {});
 
-// `state` is the memory of earlier calls; it is read and updated. Null: starts empty and keeps nothing. The backward pass treats
-// the state before the forward pass as a constant (`initial`, null: empty). A call needs O(T / chunk (D + V) + T / window R V)
-// floats per head, for one sequence at a time.
-void causal_eva_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& options = {});
-int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalEvaOptions& options = {});
-void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out,
+// `state` is the memory of earlier calls; it is read and updated. Without it, a call starts empty and keeps nothing. The backward
+// pass treats the state before the forward pass as a constant (`initial`, or none). A call needs O(T / chunk (D + V) + T / window
+// R V) floats per head, for one sequence at a time.
+void causal_eva_attention(View4 q, View4 k, View4 v, WindowState& state, MutView4 out, const CausalEvaOptions& options = {},
+                          std::span<float> record = {});
+void causal_eva_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalEvaOptions& options = {},
+                          std::span<float> record = {});
+int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const WindowState& initial, const CausalEvaOptions& options = {});
+int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const CausalEvaOptions& options = {});
+void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState& initial, View4 out,
                                    std::span<const float> record, View4 dout, const QkvGradients& gradients,
                                    const CausalEvaOptions& options = {});
+void causal_eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
+                                   const QkvGradients& gradients, const CausalEvaOptions& options = {});
 
 // One token for each of B sessions: q [B, H, D], k [B, G, D], v [B, G, V], out [B, H, V].
 void causal_eva_step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalEvaOptions& options = {});

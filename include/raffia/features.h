@@ -98,17 +98,12 @@ struct MapGradients {
   MutView2 bias = {};    // [H, F], relu
 };
 
-struct FeatureOptions {
-  int threads = 0;               // at most this many; 0: as many as the executor has
-  Executor* executor = nullptr;  // default_executor() if null
-};
-
 // phi(x) for x [B, T, H, d] -> [B, T, H, F]. H may be a multiple of map.heads(): consecutive heads share a map.
-void apply_features(View4 x, const FeatureMap& map, MutView4 phi, const FeatureOptions& options = {});
+void apply_features(View4 x, const FeatureMap& map, MutView4 phi, const RunOptions& run = {});
 
 // dphi [B, T, H, F] -> dx [B, T, H, d] (may be absent) and parameter gradients.
 void apply_features_backward(View4 x, const FeatureMap& map, View4 dphi, MutView4 dx, const MapGradients& parameters = {},
-                             const FeatureOptions& options = {});
+                             const RunOptions& run = {});
 
 }  // namespace raffia
 

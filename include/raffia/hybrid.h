@@ -32,19 +32,19 @@ struct HybridOptions {
   int64_t window = 32;              // W, tokens per block
   std::optional<float> scale = {};  // of the exact logits; default: 1 / sqrt(D)
   Layout layout = {};
-  int threads = 0;               // at most this many; 0: as many as the executor has
-  Executor* executor = nullptr;  // default_executor() if null
-  std::span<float> record = {};  // filled for the backward pass; hybrid_record_size() floats
+  RunOptions run = {};  // threads and executor
 };
 
 // has_far: whether k_far is given.
 WindowStateShape hybrid_state_shape(int64_t batch, int64_t heads, int64_t dim, int64_t value_dim, const FeatureMap& map,
                                     bool has_far, const HybridOptions& options = {});
 
-// `state` is the memory of earlier calls; it is read and updated. Null: starts empty and keeps nothing. The report counts rows,
-// and as clamped those that dropped a non-empty folded part because its denominator was not positive.
-Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, WindowState* state, MutView4 out,
-                        const HybridOptions& options = {});
+// `state` is the memory of earlier calls; it is read and updated. Without it, a call starts empty and keeps nothing. The report
+// counts rows, and as clamped those that dropped a non-empty folded part because its denominator was not positive.
+Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, WindowState& state, MutView4 out,
+                        const HybridOptions& options = {}, std::span<float> record = {});
+Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, MutView4 out, const HybridOptions& options = {},
+                        std::span<float> record = {});
 
 // Views are overwritten, parameter gradients are added to. Absent views are not computed.
 struct HybridGradients {
@@ -55,13 +55,14 @@ struct HybridGradients {
   MapGradients map = {};
 };
 
-int64_t hybrid_record_size(const HybridInputs& inputs, const FeatureMap& map, const WindowState* initial,
-                           const HybridOptions& options = {});
+int64_t hybrid_record_size(const HybridInputs& inputs, const FeatureMap& map, const HybridOptions& options = {});
 
-// `initial`: the state before the forward pass (null: empty). It is treated as a constant.
-void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map, const WindowState* initial, View4 out,
+// `initial`: the state before the forward pass, or none. It is treated as a constant.
+void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map, const WindowState& initial, View4 out,
                                std::span<const float> record, View4 dout, const HybridGradients& gradients,
                                const HybridOptions& options = {});
+void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map, View4 out, std::span<const float> record,
+                               View4 dout, const HybridGradients& gradients, const HybridOptions& options = {});
 
 // One token for each of B sessions: T = 1 in the inputs. The sessions are the entries of one state, or one state each.
 Report hybrid_step(const HybridInputs& inputs, const FeatureMap& map, WindowState& state, MutView4 out,

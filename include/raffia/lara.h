@@ -56,9 +56,7 @@ struct LaraOptions {
   uint32_t draw = 0;                // which draw of the pool
   std::optional<float> scale = {};  // of logits; default: 1 / sqrt(D)
   Layout layout = {};
-  int threads = 0;               // at most this many; 0: as many as the executor has
-  Executor* executor = nullptr;  // default_executor() if null
-  std::span<float> record = {};  // filled for the backward pass; lara_record_size() floats
+  RunOptions run = {};  // threads and executor
 };
 
 // Views are overwritten. Absent views are not computed.
@@ -69,7 +67,7 @@ struct QkvGradients {
 // Self and cross attention. Chunks are equal shares of the tokens that take part, so padding and masked tokens change nothing.
 // (If Tq = Tk, queries of masked keys are left out of all means, and have an output but no gradient.) Cost O((Tq + Tk) S + S C),
 // memory O(Tq + Tk + S) rows per head.
-void lara_attention(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& options = {});
+void lara_attention(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& options = {}, std::span<float> record = {});
 int64_t lara_record_size(View4 q, View4 k, View4 v, const LaraOptions& options = {});
 void lara_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
                              const QkvGradients& gradients, const LaraOptions& options = {});
@@ -82,8 +80,7 @@ struct RaOptions {
   uint32_t draw = 0;
   std::optional<float> scale = {};  // of logits; default: 1 / sqrt(D)
   Layout layout = {};
-  int threads = 0;
-  Executor* executor = nullptr;
+  RunOptions run = {};  // threads and executor
 };
 
 // Randomized Attention: per draw a key m ~ softmax(q_n . k_m), w = q_n + k_m + e, output f(w). Unbiased. Each draw costs as much
@@ -109,22 +106,26 @@ struct CausalLaraOptions {
   uint32_t draw = 0;
   std::optional<float> scale = {};
   Layout layout = {};
-  int threads = 0;
-  Executor* executor = nullptr;
-  std::span<float> record = {};  // causal_lara_record_size() floats
+  RunOptions run = {};  // threads and executor
 };
 
 WindowStateShape causal_lara_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
                                          const CausalLaraOptions& options = {});
 
-// `state` is the memory of earlier calls; it is read and updated. Null: starts empty and keeps nothing. The backward pass treats
-// the state before the forward pass as a constant (`initial`, null: empty). A call needs O(T / window S V) floats per head
-// (backward: O(T / window S (D + V))), for one sequence at a time.
-void causal_lara_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalLaraOptions& options = {});
-int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalLaraOptions& options = {});
-void causal_lara_attention_backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out,
+// `state` is the memory of earlier calls; it is read and updated. Without it, a call starts empty and keeps nothing. The backward
+// pass treats the state before the forward pass as a constant (`initial`, or none). A call needs O(T / window S V) floats per
+// head (backward: O(T / window S (D + V))), for one sequence at a time.
+void causal_lara_attention(View4 q, View4 k, View4 v, WindowState& state, MutView4 out, const CausalLaraOptions& options = {},
+                           std::span<float> record = {});
+void causal_lara_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalLaraOptions& options = {},
+                           std::span<float> record = {});
+int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const WindowState& initial, const CausalLaraOptions& options = {});
+int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const CausalLaraOptions& options = {});
+void causal_lara_attention_backward(View4 q, View4 k, View4 v, const WindowState& initial, View4 out,
                                     std::span<const float> record, View4 dout, const QkvGradients& gradients,
                                     const CausalLaraOptions& options = {});
+void causal_lara_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
+                                    const QkvGradients& gradients, const CausalLaraOptions& options = {});
 
 // One token for each of B sessions: q [B, H, D], k [B, G, D], v [B, G, V], out [B, H, V].
 void causal_lara_step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalLaraOptions& options = {});

@@ -21,15 +21,9 @@
 
 namespace raffia {
 
-namespace runtime {
-class Graph;
+namespace internal {
+class ModelAccess;
 }
-
-// How a model is run. Results are bitwise the same for all of these options.
-struct RunOptions {
-  int threads = 0;               // at most this many; 0: as many as the executor has
-  Executor* executor = nullptr;  // default_executor() if null
-};
 
 struct LoadOptions {
   // Weights are memory-mapped: processes share them, and pages are read when they are needed. A mapped file may be replaced by
@@ -45,6 +39,8 @@ struct LoadOptions {
 // Immutable and shared: any number of threads may run sessions of one model at the same time.
 class Model {
  public:
+  ~Model();
+
   // The name, shape and type of every tensor are checked, and all files are compared with the checksums in the weight file, if it
   // has any. Throws IoError or FormatError.
   static std::shared_ptr<const Model> load(const std::filesystem::path& directory, const LoadOptions& options = {});
@@ -68,16 +64,13 @@ class Model {
   int64_t parameters() const;            // number of weights, without the row scales of int8
   std::string_view weight_type() const;  // of the linear layers: "f32", "bf16", "int8" or "mixed"
 
-  const runtime::Graph& graph() const { return *graph_; }  // internal: used by the runtime
-
  private:
-  Model(std::unique_ptr<const runtime::Graph> graph, std::filesystem::path directory);
+  friend class internal::ModelAccess;
+  struct Impl;
+  Model(std::unique_ptr<const Impl> impl, std::filesystem::path directory);
 
-  std::unique_ptr<const runtime::Graph> graph_;
+  std::unique_ptr<const Impl> impl_;
   std::filesystem::path directory_;
-
- public:
-  ~Model();
 };
 
 // The logits [classes] of a text or a pair of texts (task classify) or of an image (task image). Throws Error if one is not
@@ -92,7 +85,7 @@ std::vector<float> classify_image(const Model& model, std::span<const float> pix
 struct TranslateOptions {
   static constexpr int64_t kMaxBeam = 1024;
   int64_t beam = 4;             // number of hypotheses, at most kMaxBeam; 1: greedy
-  int64_t most_tokens = 0;      // maximum length of a translation; 0: twice the length of the source, plus 16
+  int64_t max_tokens = 0;       // maximum length of a translation; 0: twice the length of the source, plus 16
   double length_penalty = 0.6;  // hypotheses are ranked by log probability / ((5 + length) / 6)^penalty (Wu et al. 2016)
   RunOptions run = {};
 };

@@ -72,7 +72,7 @@ struct Memory {
 void apply_features(View4 x, const Map& map, MutView4 phi);
 void apply_features_backward(View4 x, const Map& map, View4 dphi, MutView4 dx, MapGradient* parameters);
 
-// The ops of attention.h. Only the options that change results are used: eps, layout; causal, scale, key_bias, logsumexp.
+// The ops of attention.h. Only the options that change results are used: eps, layout; causal, scale, key_bias.
 //
 // A denominator is clamped if it is below eps * mass or not positive. It is then replaced by eps * mass; if that is 0 too, the
 // output is 0. `layout.valid` says which keys take part. In the causal ops the output of a masked token is 0; elsewhere every
@@ -102,14 +102,15 @@ void causal_attention_backward(View4 q, View4 k, View4 v, const Map& map, const 
 void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, const Map& map, const Memory& initial, View4 dout,
                               const Gradients& gradients, const AttentionOptions& options = {});
 
-void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options = {});
+void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options = {}, MutView3 logsumexp = {});
 void softmax_attention_backward(View4 q, View4 k, View4 v, View4 dout, const SoftmaxGradients& gradients,
                                 const SoftmaxOptions& options = {});
 
 // Attention with the exact Gaussian kernel of unit vectors, which the trig map estimates; sigma [G, D]. options.scale is
 // ignored.
 //   out_t = sum_j w_tj v_j / sum_j w_tj,   w_tj = exp(-|sigma o (q^_t - k^_j)|^2 / 2)
-void gaussian_attention(View4 q, View4 k, View4 v, View2 sigma, MutView4 out, const SoftmaxOptions& options = {});
+void gaussian_attention(View4 q, View4 k, View4 v, View2 sigma, MutView4 out, const SoftmaxOptions& options = {},
+                        MutView3 logsumexp = {});
 
 }  // namespace raffia::reference
 

@@ -27,12 +27,10 @@
 
 namespace raffia {
 
-class Session;
 class PrefixCache;
-struct SessionOptions;
 
-namespace runtime {
-Session session_at_depth(std::shared_ptr<const Model> model, int64_t depth, const SessionOptions& options);
+namespace internal {
+class SessionAccess;
 }
 
 // How a token is chosen from logits; the steps are applied in this order. The defaults sample the model's own distribution.
@@ -123,8 +121,7 @@ class Session {
                             std::string_view where);
 
  private:
-  friend Session runtime::session_at_depth(std::shared_ptr<const Model> model, int64_t depth, const SessionOptions& options);
-
+  friend class internal::SessionAccess;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
@@ -146,7 +143,7 @@ SessionFileInfo read_session_info(const std::filesystem::path& path);
 class PrefixCache {
  public:
   struct Options {
-    size_t most_bytes = size_t{256} << 20;
+    size_t max_bytes = size_t{256} << 20;
     int64_t every = 4 * Session::kChunk;  // tokens between snapshots of a long prompt; the last chunk boundary always has one
   };
   struct Counts {

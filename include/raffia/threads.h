@@ -31,6 +31,12 @@ std::unique_ptr<Executor> make_thread_pool(int threads);
 // The executor used if the options have none: a pool over all CPUs that this process may use, made at first use.
 Executor& default_executor();
 
+// Where an op or a model runs: the member `run` of options. Results are bitwise the same for all of these.
+struct RunOptions {
+  int threads = 0;               // at most this many; 0: as many as the executor has
+  Executor* executor = nullptr;  // default_executor() if null
+};
+
 }  // namespace raffia
 
 #endif  // RAFFIA_THREADS_H_

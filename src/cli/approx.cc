@@ -32,7 +32,7 @@ namespace {
 
 constexpr int64_t kLongestInDouble = 2048;  // tokens; the twin takes 2 s per head there
 constexpr int64_t kLongestMatrix = 512;     // tokens; larger matrices are unreadable in a plot
-constexpr size_t kMostMatrices = 24;
+constexpr size_t kMaxMatrices = 24;
 constexpr double kLongWarmUp = 0.1;  // seconds; a run of this length needs no second one
 
 enum class Target : uint8_t { softmax, gaussian };
@@ -130,7 +130,9 @@ struct Setting {
   const ApproxFlags& flags;
   Executor& executor;
 
-  AttendOptions options() const { return {.causal = flags.causal, .threads = executor.concurrency(), .executor = &executor}; }
+  AttendOptions options() const {
+    return {.causal = flags.causal, .run = {.threads = executor.concurrency(), .executor = &executor}};
+  }
 };
 
 Extents<4> output_shape(const Qkv& qkv) { return {qkv.q_shape[0], qkv.q_shape[1], qkv.q_shape[2], qkv.v_shape[3]}; }
@@ -190,7 +192,7 @@ std::vector<double> exact_attention(const Qkv& qkv, const Setting& run) {
     return exact;
   }
   Output out(shape);
-  SoftmaxOptions options{.causal = run.flags.causal, .executor = &run.executor};
+  SoftmaxOptions options{.causal = run.flags.causal, .run = {.executor = &run.executor}};
   if (is_gaussian) {
     options.scale = 1.0F;
     const std::vector<float> q = unit_rows(qkv.q, qkv.q_shape[3]), k = unit_rows(qkv.k, qkv.k_shape[3]);
@@ -440,9 +442,9 @@ void check(const ApproxFlags& flags, const std::vector<DataSource>& sources, con
   if (length > kLongestMatrix) {
     throw UsageError(fmt::format("--show-matrix: {} tokens, expected at most {} (see --length)", length, kLongestMatrix));
   }
-  if (estimators.size() + 1 > kMostMatrices) {
+  if (estimators.size() + 1 > kMaxMatrices) {
     throw UsageError(
-        fmt::format("--show-matrix: {} matrices, expected at most {} (see --samples)", estimators.size() + 1, kMostMatrices));
+        fmt::format("--show-matrix: {} matrices, expected at most {} (see --samples)", estimators.size() + 1, kMaxMatrices));
   }
 }
 
@@ -562,7 +564,7 @@ Run add_approx(CommandLine& command) {
           "Gate of rfa_gate and hybrid, before the sigmoid")
       .type_name("X")
       .default_text("6");
-  add_positive(command, "--threads", flags->threads, "Threads (default: all CPUs)", kMostThreads);
+  add_positive(command, "--threads", flags->threads, "Threads (default: all CPUs)", kMaxThreads);
   command
       .add("--plot", flags->plot,
            "Write PREFIX.svg/.png: error against samples, and PREFIX-time.svg/.png: against time (needs gnuplot)")

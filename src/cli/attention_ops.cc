@@ -61,7 +61,7 @@ AttentionRun::AttentionRun(const AttentionCase& bench, const std::shared_ptr<Att
       estimator_(bench.form.estimator),
       traits_(bench.form.traits()),
       arrays_of_length_(arrays),
-      options_{.causal = bench.form.causal, .segment = bench.segment, .threads = bench.threads, .executor = &executor} {
+      options_{.causal = bench.form.causal, .segment = bench.segment, .run = {.threads = bench.threads, .executor = &executor}} {
   prepare_inputs();
   if (goes_backward()) {
     prepare_backward();

@@ -140,7 +140,7 @@ void add_bench_flags(CommandLine& command, BenchOptions& options) {
   add_positive(command, "--window", shape.window, "hybrid, eva, causal lara: tokens of a window, seen exactly");
   add_positive(command, "--chunk", shape.chunk, "causal eva and lara: tokens per summary or proposal, a divisor of --window");
   add_name(command, "--map", kMaps, shape.map, "Feature map: trig, arccos, positive, positive2, elu, relu");
-  add_positives(command, "--threads", options.threads, "Numbers of threads to measure with", kMostThreads);
+  add_positives(command, "--threads", options.threads, "Numbers of threads to measure with", kMaxThreads);
   add_positive(command, "--repeats", options.repeats, "Repetitions per contender; the fastest is reported");
   add_name(command, "--dtype", kDTypes, shape.dtype, "Elements of inputs and outputs: f32, bf16");
   add_name(command, "--layout", kLayouts, shape.layout, "Order of axes in memory: bthd, bhtd");
@@ -242,8 +242,8 @@ std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions
                                 options.softmax_max_length));
     }
     measure_memory(groups, progress);
-    const auto most_threads = *std::max_element(options.threads.begin(), options.threads.end());
-    const std::unique_ptr<Executor> executor = make_thread_pool(static_cast<int>(most_threads));
+    const auto max_threads = *std::max_element(options.threads.begin(), options.threads.end());
+    const std::unique_ptr<Executor> executor = make_thread_pool(static_cast<int>(max_threads));
     for (BenchGroup& group : groups) {
       progress.begin(fmt::format("time at length {}", group.length));
       measure_time(group, *executor, options, peaks, progress);

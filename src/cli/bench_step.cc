@@ -48,7 +48,7 @@ std::function<void()> prepare_softmax(const BenchShape& shape, int64_t depth, co
   const auto step = std::make_shared<Step>(Step{.q = random_array(shape, 1, shape.heads, shape.head_dim, StepArray::query),
                                                 .out = random_array(shape, 1, shape.heads, shape.value_dim, StepArray::out),
                                                 .lengths = std::vector<int64_t>(static_cast<size_t>(shape.batch), depth)});
-  return [step, cache, &kv = cache->get(), options = SoftmaxOptions{.threads = threads, .executor = &executor}] {
+  return [step, cache, &kv = cache->get(), options = SoftmaxOptions{.run = {.threads = threads, .executor = &executor}}] {
     softmax_step(step->q.without_tokens(), kv.k.view(), kv.v.view(), step->lengths, step->out.without_tokens(), options);
   };
 }

@@ -91,7 +91,7 @@ Run add_bench_train(CommandLine& command) {
   add_positive(command, "--chunk", shape.chunk, "eva and lara: tokens per summary or proposal, a divisor of --window");
   add_positive(command, "--layers", flags->model.layers, "model: layers");
   add_positive(command, "--vocabulary", flags->model.vocabulary, "model: number of token ids");
-  add_positives(command, "--threads", flags->bench.threads, "Numbers of threads to measure with", kMostThreads);
+  add_positives(command, "--threads", flags->bench.threads, "Numbers of threads to measure with", kMaxThreads);
   add_positive(command, "--repeats", flags->bench.repeats, "Repetitions per contender; the fastest is reported");
   add_seed(command, "--seed", shape.seed, "Seed of the data and the maps");
   add_positive(command, "--torch-max-length", flags->torch_max_length, "Measure torch_softmax only up to this length");

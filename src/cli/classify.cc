@@ -35,7 +35,7 @@ struct ClassifyFlags {
   ModelToRun model;
   std::vector<std::string> files;
   bool whole = false, json = false;
-  int64_t top = 1, most_tokens = 0;
+  int64_t top = 1, max_tokens = 0;
   int threads = 0;
 };
 
@@ -91,8 +91,8 @@ std::vector<std::string> names_for(const Model& model, const std::filesystem::pa
 class TextClassifier {
  public:
   TextClassifier(const ClassifyFlags& flags, const Model& model) : flags_(flags), model_(model), unknown_(model.tokenizer()) {
-    most_tokens_ = model.config().max_length;  // number of learned positions: training truncates texts there, too
-    if (flags.most_tokens > 0 && (most_tokens_ == 0 || flags.most_tokens < most_tokens_)) most_tokens_ = flags.most_tokens;
+    max_tokens_ = model.config().max_length;  // number of learned positions: training truncates texts there, too
+    if (flags.max_tokens > 0 && (max_tokens_ == 0 || flags.max_tokens < max_tokens_)) max_tokens_ = flags.max_tokens;
   }
 
   std::vector<float> logits(std::string_view text) {
@@ -111,14 +111,14 @@ class TextClassifier {
   std::vector<int32_t> ids(std::string_view text) {
     std::vector<int32_t> found = model_.tokenizer().encode(text);
     unknown_.add(text, found);
-    if (most_tokens_ > 0 && std::ssize(found) > most_tokens_) found.resize(static_cast<size_t>(most_tokens_));
+    if (max_tokens_ > 0 && std::ssize(found) > max_tokens_) found.resize(static_cast<size_t>(max_tokens_));
     return found;
   }
 
   const ClassifyFlags& flags_;
   const Model& model_;
   UnknownTokens unknown_;
-  int64_t most_tokens_ = 0;
+  int64_t max_tokens_ = 0;
 };
 
 void classify_texts(const ClassifyFlags& flags, const Model& model, const Printer& printer) {
@@ -131,8 +131,8 @@ void classify_texts(const ClassifyFlags& flags, const Model& model, const Printe
       constexpr size_t kAtOnce = size_t{1} << 16;
       std::string text;
       while (input.read(text, kAtOnce)) {
-        if (text.size() > kMostBytesOfLine) {
-          throw FormatError(fmt::format("{}: has more than {} bytes, the maximum for one text", input.name(), kMostBytesOfLine));
+        if (text.size() > kMaxBytesOfLine) {
+          throw FormatError(fmt::format("{}: has more than {} bytes, the maximum for one text", input.name(), kMaxBytesOfLine));
         }
       }
       try {
@@ -158,7 +158,7 @@ void classify_texts(const ClassifyFlags& flags, const Model& model, const Printe
 
 FloatArray read_npy_data(const std::filesystem::path& file) {
   if (file.extension() == ".npy") return read_npy(file);
-  const std::string bytes = read_data_file(file, kMostBytesOfDataset);  // .npy.gz, .npy.xz
+  const std::string bytes = read_data_file(file, kMaxBytesOfDataset);  // .npy.gz, .npy.xz
   return parse_npy(std::as_bytes(std::span(bytes)), file.string());
 }
 
@@ -210,7 +210,7 @@ void run(const ClassifyFlags& flags) {
     classify_texts(flags, *model, printer);
     return model->require_unchanged();
   }
-  if (flags.whole || flags.most_tokens > 0)
+  if (flags.whole || flags.max_tokens > 0)
     throw UsageError("--whole and --most-tokens are for texts, but this model classifies images");
   classify_images(flags, *model, printer);
   model->require_unchanged();
@@ -228,7 +228,7 @@ Run add_classify(CommandLine& command) {
       .type_name("FILE");
   add_positive(command, "--top", flags->top, "Number of classes to print, most likely first");
   command.add_switch("--whole", flags->whole, "Read each file as one text");
-  add_positive(command, "--most-tokens", flags->most_tokens,
+  add_positive(command, "--most-tokens", flags->max_tokens,
                "Maximum number of tokens read of a text (default: as many as the model supports)");
   command.add_switch("--json", flags->json, "Print one JSON object per line");
   add_threads(command, flags->threads);

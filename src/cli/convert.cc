@@ -143,7 +143,7 @@ Run add_convert(CommandLine& command) {
   add_positive(command, "--segments", flags->fit.segments, "Number of segments of --data to fit to");
   add_count(command, "--fit-steps", flags->fit.steps, "Steps of Adam on the new parameters; 0: only the search for a scale");
   add_seed(command, "--seed", flags->seed, "Seed of random features");
-  add_positive(command, "--threads", flags->threads, "Threads (default: chosen by torch)", kMostThreads);
+  add_positive(command, "--threads", flags->threads, "Threads (default: chosen by torch)", kMaxThreads);
   command.add_switch("--force", flags->force, "Replace an existing model");
   add_format_flags(command, flags->output);
   return [flags] { run(*flags); };

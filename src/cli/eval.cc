@@ -18,7 +18,7 @@ TrainedWith trained_with(const std::filesystem::path& model) {
   TrainedWith trained;
   const std::filesystem::path path = model / "trainer" / "options.json";
   if (!std::filesystem::exists(path)) return trained;
-  JsonFields options = JsonFields::parse(read_file(path, train::kMostBytesOfRunJson), path.string());
+  JsonFields options = JsonFields::parse(read_file(path, train::kMaxBytesOfRunJson), path.string());
   if (options.has("segment")) trained.segment = options.integer("segment", 1, INT64_MAX);
   if (options.has("source")) trained.source = options.string("source");
   if (options.has("target")) trained.target = options.string("target");
@@ -62,7 +62,7 @@ Run add_eval(CommandLine& command) {
       .type_name("PATH")
       .required();
   add_positive(command, "--batch", flags->batch, "Segments, sentences, texts or images per batch");
-  add_positive(command, "--threads", flags->threads, "Threads (default: chosen by torch)", kMostThreads);
+  add_positive(command, "--threads", flags->threads, "Threads (default: chosen by torch)", kMaxThreads);
   add_positives(command, "--segments,--segment", flags->segments,
                 "lm: tokens per segment, each read from empty memory; one evaluation per length (default: as trained)");
   add_names(command, "--memory", kMemories, flags->memory,

@@ -280,7 +280,7 @@ std::string ModelTest::name() const {
 }
 
 void add_run_flags(CommandLine& command, ModelBenchOptions& options) {
-  add_positives(command, "--threads", options.threads, "Numbers of threads to measure with", kMostThreads);
+  add_positives(command, "--threads", options.threads, "Numbers of threads to measure with", kMaxThreads);
   add_positive(command, "--repeats", options.repeats, "Repetitions per contender; the fastest is reported");
   add_positive(command, "--cache-limit", options.cache_limit, "Skip contenders whose sessions need more memory than this, in GB");
   add_format_flags(command, options.output);
@@ -309,8 +309,8 @@ std::vector<ModelRecord> run_model_bench(const std::vector<ModelTest>& tests, co
     }
     std::vector<PeakMemory> peaks;
     for (auto& group : groups) peaks.push_back(measure_memory(group, tests, options, progress));
-    const auto most_threads = *std::max_element(options.threads.begin(), options.threads.end());
-    const std::unique_ptr<Executor> executor = make_thread_pool(static_cast<int>(most_threads));
+    const auto max_threads = *std::max_element(options.threads.begin(), options.threads.end());
+    const std::unique_ptr<Executor> executor = make_thread_pool(static_cast<int>(max_threads));
     TimePass pass(options, *executor, progress);
     for (size_t g = 0; g < groups.size(); ++g) {
       for (ModelRecord& record : pass.run(groups[g], tests, peaks[g])) records.push_back(std::move(record));

@@ -36,7 +36,7 @@ struct Step {
 Step::Step(const BenchShape& shape, const OpForm& form, int threads, Executor& executor)
     : estimator(form.estimator),
       module(module_of(estimator)),
-      options{.causal = true, .threads = threads, .executor = &executor} {
+      options{.causal = true, .run = {.threads = threads, .executor = &executor}} {
   const EstimatorTraits traits = form.traits();
   if (traits.has_map) inputs.map = &map.emplace(make_map(shape, estimator, form.input));
   const bool reads_features = traits.has_map && !traits.blends;

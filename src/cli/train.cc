@@ -261,7 +261,7 @@ Run add_train(CommandLine& command) {
   command.add_switch("--resume", flags->resume, "Continue from the newest checkpoint in --out");
   command.add_switch("--no-plot", flags->no_plot, "Do not draw loss.svg and loss.png");
   add_positive(command, "--local-ranks", flags->local_ranks, "Number of processes on this machine that train together",
-               kMostThreads);
+               kMaxThreads);
   command.add_switch("--json", flags->json, "Print the result as JSON");
   return [flags] { run_training(kKind, *flags); };
 }

@@ -35,14 +35,14 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 
 std::string suggestion(std::string_view word, std::span<const std::string> known) {
   // Up to a third of the letters may be wrong; with more, a suggestion would not be useful.
-  const size_t most = std::max<size_t>(1, word.size() / 3);
-  const auto cost = [word, most](const std::string& name) {
+  const size_t max = std::max<size_t>(1, word.size() / 3);
+  const auto cost = [word, max](const std::string& name) {
     if (is_beginning(word, name)) return size_t{0};
     const size_t longer = word.size() > name.size() ? word.size() - name.size() : name.size() - word.size();
-    return longer > most ? longer : edit_distance(word, name);  // a word of a million letters from a file costs no time
+    return longer > max ? longer : edit_distance(word, name);  // a word of a million letters from a file costs no time
   };
   const auto nearest = std::ranges::min_element(known, {}, cost);
-  if (nearest == known.end() || cost(*nearest) > most) return "";
+  if (nearest == known.end() || cost(*nearest) > max) return "";
   return fmt::format(": did you mean '{}'?", *nearest);
 }
 

@@ -53,27 +53,27 @@ void copy_row(const WeightMatrix& weights, int64_t row, std::span<float> out) {
   }
 }
 
-void quantise_rows(std::string_view name, View2 weights, std::span<int8_t> quantised, std::span<float> scales) {
+void quantize_rows(std::string_view name, View2 weights, std::span<int8_t> quantized, std::span<float> scales) {
   const int64_t rows = weights.extent(0), columns = weights.extent(1);
-  require_dtype("quantise_rows", name, weights, {DType::f32});
-  require_shape("quantise_rows", name, weights, {rows, columns}, "its own");
-  require(columns == 0 || weights.stride(1) == 1, "quantise_rows: {} has columns {} elements apart, expected 1", name,
+  require_dtype("quantize_rows", name, weights, {DType::f32});
+  require_shape("quantize_rows", name, weights, {rows, columns}, "its own");
+  require(columns == 0 || weights.stride(1) == 1, "quantize_rows: {} has columns {} elements apart, expected 1", name,
           weights.stride(1));
-  require(quantised.size() == static_cast<size_t>(rows * columns), "quantise_rows: quantised has {} elements, expected {} ({})",
-          quantised.size(), rows * columns, name);
-  require(scales.size() == static_cast<size_t>(rows), "quantise_rows: scales has {} elements, expected {} (rows of {})",
+  require(quantized.size() == static_cast<size_t>(rows * columns), "quantize_rows: quantized has {} elements, expected {} ({})",
+          quantized.size(), rows * columns, name);
+  require(scales.size() == static_cast<size_t>(rows), "quantize_rows: scales has {} elements, expected {} (rows of {})",
           scales.size(), rows, name);
   constexpr float kGreatest = 127.0f;
   for (int64_t r = 0; r < rows; ++r) {
     const float* row = static_cast<const float*>(weights.data()) + r * weights.stride(0);
     float greatest = 0.0f;
     for (int64_t c = 0; c < columns; ++c) {
-      require(std::isfinite(row[c]), "quantise_rows: {}[{}, {}] is {}, expected a finite number", name, r, c, row[c]);
+      require(std::isfinite(row[c]), "quantize_rows: {}[{}, {}] is {}, expected a finite number", name, r, c, row[c]);
       greatest = std::max(greatest, std::abs(row[c]));
     }
     const float scale = greatest / kGreatest;
     scales[static_cast<size_t>(r)] = scale;
-    int8_t* out = quantised.data() + r * columns;
+    int8_t* out = quantized.data() + r * columns;
     for (int64_t c = 0; c < columns; ++c) {
       // A scale that underflows, or loses bits as a subnormal, would make elements exceed 127.
       const float element = scale == 0.0f ? 0.0f : std::nearbyint(row[c] / scale);

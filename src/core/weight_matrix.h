@@ -32,10 +32,10 @@ struct WeightMatrix {
 // One row as floats. `out` has as many elements as the matrix has columns.
 void copy_row(const WeightMatrix& weights, int64_t row, std::span<float> out);
 
-// weights [rows, columns] of f32 -> quantised [rows, columns], scales [rows]: scale = max |w| / 127 of the row, elements are
+// weights [rows, columns] of f32 -> quantized [rows, columns], scales [rows]: scale = max |w| / 127 of the row, elements are
 // rounded to nearest, ties to even. A row of zeros has scale 0. If a weight is not finite, throws InvalidArgument with `name` and
 // its index.
-void quantise_rows(std::string_view name, View2 weights, std::span<int8_t> quantised, std::span<float> scales);
+void quantize_rows(std::string_view name, View2 weights, std::span<int8_t> quantized, std::span<float> scales);
 
 // Rounds to nearest, ties to even. Throws InvalidArgument if a weight is not finite or does not fit bf16.
 void round_weights(std::string_view name, std::span<const float> weights, std::span<BFloat16> rounded);

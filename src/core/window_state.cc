@@ -98,7 +98,7 @@ std::string_view name_of(WindowKind kind) {
 std::string flaw_of(const WindowStateShape& shape) {
   struct Extent {
     std::string_view name;
-    int64_t found, least;
+    int64_t found, min;
     bool has;  // this kind uses it; if not, it must be 0
   };
   const auto kind = static_cast<int>(shape.kind);
@@ -118,8 +118,8 @@ std::string flaw_of(const WindowStateShape& shape) {
       {"chunk", shape.chunk, 1, !hybrid},
   };
   for (const Extent& extent : extents) {
-    if (extent.has && extent.found < extent.least) {
-      return fmt::format("{} is {}, expected at least {} ({})", extent.name, extent.found, extent.least, name_of(shape.kind));
+    if (extent.has && extent.found < extent.min) {
+      return fmt::format("{} is {}, expected at least {} ({})", extent.name, extent.found, extent.min, name_of(shape.kind));
     }
     if (!extent.has && extent.found != 0) {
       return fmt::format("{} is {}, expected 0 ({} does not use it)", extent.name, extent.found, name_of(shape.kind));

@@ -229,14 +229,14 @@ void rotate(View3 x, View2 turns, MutView3 y) {
 }
 
 void short_convolution(View2 x, View2 taps, MutView2 history, MutView2 y) {
-  constexpr size_t kMostLanes = 16;
+  constexpr size_t kMaxLanes = 16;
   require_rows("short_convolution", "x", x, x.shape(), "its own");
   require_rows("short_convolution", "taps", taps, {taps.extent(0), x.extent(1)}, "columns of x");
   require(taps.extent(0) >= 1, "short_convolution: taps has {} rows, expected at least 1", taps.extent(0));
   require_rows("short_convolution", "history", history, {taps.extent(0) - 1, x.extent(1)}, "rows of taps - 1, columns of x");
   require_rows("short_convolution", "y", y, x.shape(), "shape of x");
   const size_t count = static_cast<size_t>(taps.extent(0));
-  const Scratch ring(1, count * kMostLanes);
+  const Scratch ring(1, count * kMaxLanes);
   chosen(HWY_DISPATCH_TABLE(convolve_rows))(shape_of(x), rows_of(x), count, rows_of(taps), rows_of(history), rows_of(y),
                                             ring.of(0));
 }

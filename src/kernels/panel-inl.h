@@ -256,7 +256,7 @@ class Ahead {
  public:
   template <class AnyRows>
   HWY_INLINE void add(const AnyRows& rows, size_t first, size_t count, size_t dim) {
-    if (streams_ == kMost || rows.col_stride != 1 || count == 0 || rows.data == nullptr) return;
+    if (streams_ == kMax || rows.col_stride != 1 || count == 0 || rows.data == nullptr) return;
     const int64_t size = static_cast<int64_t>(size_of(rows.dtype));
     stream_[streams_++] = {static_cast<const std::byte*>(rows.data) + static_cast<int64_t>(first) * rows.row_stride * size,
                            rows.row_stride * size, (dim * static_cast<size_t>(size) + 63) / 64, count};
@@ -264,7 +264,7 @@ class Ahead {
 
   // Memory in one piece.
   HWY_INLINE void add_floats(const float* floats, size_t count) {
-    if (streams_ == kMost || floats == nullptr) return;
+    if (streams_ == kMax || floats == nullptr) return;
     stream_[streams_++] = {reinterpret_cast<const std::byte*>(floats), 0, count * sizeof(float) / 64 + 1, 1};
   }
 
@@ -285,14 +285,14 @@ class Ahead {
   }
 
  private:
-  static constexpr size_t kMost = 12;
+  static constexpr size_t kMax = 12;
   static constexpr size_t kLinesAtOnce = 4;
   struct Stream {
     const std::byte* next;
     int64_t step;  // bytes
     size_t lines, rows;
   };
-  Stream stream_[kMost];
+  Stream stream_[kMax];
   size_t streams_ = 0, current_ = 0, line_ = 0;
 };
 

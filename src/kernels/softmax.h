@@ -109,12 +109,12 @@ struct Visibility {
   }
   // ... or the last `most` keys before w stride + lead. Query 0 is number `phase` of its window.
   static Visibility earlier(size_t queries, size_t keys, int64_t window, int64_t stride, int64_t lead = 0, int64_t phase = 0,
-                            int64_t most = INT64_MAX / 2) {
+                            int64_t max = INT64_MAX / 2) {
     return {.queries = queries,
             .keys = keys,
             .window = window,
             .phase = phase,
-            .first = {.offset = lead - most, .per_window = stride},
+            .first = {.offset = lead - max, .per_window = stride},
             .last = {.offset = lead, .per_window = stride}};
   }
 

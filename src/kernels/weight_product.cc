@@ -35,10 +35,10 @@ HWY_EXPORT(product_rows);
 
 size_t weight_product_scratch_floats(const WeightProduct& product) {
   if (product.tokens < kPackedFrom) return 0;
-  constexpr size_t kMostLanes = 16;
+  constexpr size_t kMaxLanes = 16;
   const bool one_block = product.weights.columns <= static_cast<int64_t>(kBlockColumns);
   const size_t tokens = one_block ? 0 : round_up(std::min(product.tokens, kBlockTokens), 4);
-  return kBlockRows * (kBlockColumns + tokens * kMostLanes);
+  return kBlockRows * (kBlockColumns + tokens * kMaxLanes);
 }
 
 void weight_product(const WeightProduct& product, int64_t begin, int64_t end, float* scratch) {

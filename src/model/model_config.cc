@@ -19,20 +19,20 @@ constexpr std::string_view kNorms[] = {"layer", "rms"};
 constexpr std::string_view kFeedForwards[] = {"gelu", "swiglu"};
 
 // Larger than any model that fits a machine, so that a file cannot make its reader allocate absurd amounts of memory.
-constexpr int64_t kMostBytesOfModelConfig = 1 << 20;
-constexpr int64_t kMostWidth = 1 << 16;
-constexpr int64_t kMostLayers = 1024;
-constexpr int64_t kMostVocabulary = 1 << 22;
-constexpr int64_t kMostLength = int64_t{1} << 30;
-constexpr int64_t kMostSamples = 1 << 16;
-constexpr int64_t kMostWindow = 1 << 20;
-constexpr int64_t kMostConv = 64;
-constexpr int64_t kMostPool = 1 << 20;
-constexpr int64_t kMostClasses = 1 << 20;
-constexpr int64_t kMostImageSize = 1 << 13;
-constexpr int64_t kMostChannels = 64;
-constexpr double kMostSpan = 1e9;
-constexpr double kMostParameters = 1e10;
+constexpr int64_t kMaxBytesOfModelConfig = 1 << 20;
+constexpr int64_t kMaxWidth = 1 << 16;
+constexpr int64_t kMaxLayers = 1024;
+constexpr int64_t kMaxVocabulary = 1 << 22;
+constexpr int64_t kMaxLength = int64_t{1} << 30;
+constexpr int64_t kMaxSamples = 1 << 16;
+constexpr int64_t kMaxWindow = 1 << 20;
+constexpr int64_t kMaxConv = 64;
+constexpr int64_t kMaxPool = 1 << 20;
+constexpr int64_t kMaxClasses = 1 << 20;
+constexpr int64_t kMaxImageSize = 1 << 13;
+constexpr int64_t kMaxChannels = 64;
+constexpr double kMaxSpan = 1e9;
+constexpr double kMaxParameters = 1e10;
 
 template <typename Value, size_t kCount>
 Value parse_name(const std::string_view (&names)[kCount], std::string_view name, std::string_view what) {
@@ -61,12 +61,12 @@ class Checks {
     throw FormatError(fmt::format("{}: field \"{}\" {}", where_, field, fmt::format(format, std::forward<Args>(args)...)));
   }
 
-  void within(std::string_view field, int64_t value, int64_t least, int64_t most) const {
-    if (value < least || value > most) refuse(field, "is {}, expected {} to {}", value, least, most);
+  void within(std::string_view field, int64_t value, int64_t min, int64_t max) const {
+    if (value < min || value > max) refuse(field, "is {}, expected {} to {}", value, min, max);
   }
 
-  void within(std::string_view field, double value, double least, double most) const {
-    if (!(value >= least && value <= most)) refuse(field, "is {}, expected {} to {}", value, least, most);
+  void within(std::string_view field, double value, double min, double max) const {
+    if (!(value >= min && value <= max)) refuse(field, "is {}, expected {} to {}", value, min, max);
   }
 
   void absent(std::string_view field, int64_t value) const {
@@ -74,22 +74,22 @@ class Checks {
   }
 
   void check_sizes() const {
-    within("width", c_.width, 1, kMostWidth);
+    within("width", c_.width, 1, kMaxWidth);
     within("heads", c_.heads, 1, c_.width);
     if (c_.width % c_.heads != 0) refuse("heads", "is {}, expected a divisor of the width, {}", c_.heads, c_.width);
     within("kv_heads", c_.kv_heads, 0, c_.heads);
     if (c_.heads % c_.key_heads() != 0)
       refuse("kv_heads", "is {}, expected a divisor of the heads, {}, or 0", c_.kv_heads, c_.heads);
-    within("layers", c_.layers, 1, kMostLayers);
+    within("layers", c_.layers, 1, kMaxLayers);
     if (c_.norm > Norm::rms) refuse("norm", "is {}, which is not a norm", static_cast<int>(c_.norm));
     within("norm_eps", c_.norm_eps, 1e-12, 1.0);
     if (c_.feed_forward > FeedForward::swiglu)
       refuse("feed_forward", "is {}, which is not a feed-forward layer", static_cast<int>(c_.feed_forward));
-    within("ffn", c_.ffn, 0, 16 * kMostWidth);
-    within("conv", c_.conv, 0, kMostConv);
-    within("pool", c_.pool, 0, kMostPool);
-    within("span_min", c_.span_min, 0.0, kMostSpan);
-    within("span_max", c_.span_max, 0.0, kMostSpan);
+    within("ffn", c_.ffn, 0, 16 * kMaxWidth);
+    within("conv", c_.conv, 0, kMaxConv);
+    within("pool", c_.pool, 0, kMaxPool);
+    within("span_min", c_.span_min, 0.0, kMaxSpan);
+    within("span_max", c_.span_max, 0.0, kMaxSpan);
     if ((c_.span_min == 0) != (c_.span_max == 0) || c_.span_min > c_.span_max || (c_.span_min > 0 && c_.span_min < 1)) {
       refuse("span_min", "is {} and \"span_max\" {}, expected 1 <= span_min <= span_max, or both 0", c_.span_min, c_.span_max);
     }
@@ -104,7 +104,7 @@ class Checks {
     }
     within("rotary_base", c_.rotary_base, 1.0, 1e12);
     if (c_.positions == Positions::learned) {
-      within("max_length", c_.max_length, 1, kMostLength);
+      within("max_length", c_.max_length, 1, kMaxLength);
     } else if (c_.max_length != 0) {
       refuse("max_length", "is {}, expected 0: only learned positions have a maximum", c_.max_length);
     }
@@ -116,20 +116,20 @@ class Checks {
     const bool labels = image || c_.task == Task::classify;
     if (image) {
       absent("vocabulary", c_.vocabulary);
-      within("image_size", c_.image_size, 1, kMostImageSize);
-      within("channels", c_.channels, 1, kMostChannels);
+      within("image_size", c_.image_size, 1, kMaxImageSize);
+      within("channels", c_.channels, 1, kMaxChannels);
       within("patch", c_.patch, 1, c_.image_size);
       if (c_.image_size % c_.patch != 0)
         refuse("patch", "is {}, expected a divisor of the image_size, {}", c_.patch, c_.image_size);
     } else {
-      within("vocabulary", c_.vocabulary, 1, kMostVocabulary);
+      within("vocabulary", c_.vocabulary, 1, kMaxVocabulary);
       absent("image_size", c_.image_size);
       absent("channels", c_.channels);
       absent("patch", c_.patch);
     }
     if (labels && !c_.tied) refuse("tied", "is false, expected true: task {} has no logits of tokens", name_of(c_.task));
     if (labels) {
-      within("classes", c_.classes, 2, kMostClasses);
+      within("classes", c_.classes, 2, kMaxClasses);
     } else {
       absent("classes", c_.classes);
     }
@@ -150,20 +150,20 @@ class Checks {
   }
 
   void check_size(std::string_view field, const Estimator& estimator) const {
-    const auto check = [&](std::string_view key, int64_t value, int64_t least, int64_t most) {
-      if (value < least || value > most) refuse(field, "has {} {}, expected {} to {}", key, value, least, most);
+    const auto check = [&](std::string_view key, int64_t value, int64_t min, int64_t max) {
+      if (value < min || value > max) refuse(field, "has {} {}, expected {} to {}", key, value, min, max);
     };
     try {
       check_settings(estimator);
     } catch (const InvalidArgument& error) {
       refuse(field, "is not an estimator: {}", without_origin(error.what()));
     }
-    check("samples", estimator.samples.value_or(1), 0, kMostSamples);
-    check("window", estimator.window, 1, kMostWindow);
-    check("before", estimator.before, 0, kMostWindow);
-    check("chunk", estimator.chunk, 1, kMostWindow);
-    check("features", estimator.features, 1, kMostSamples);
-    check("per_proposal", estimator.per_proposal, 1, kMostSamples);
+    check("samples", estimator.samples.value_or(1), 0, kMaxSamples);
+    check("window", estimator.window, 1, kMaxWindow);
+    check("before", estimator.before, 0, kMaxWindow);
+    check("chunk", estimator.chunk, 1, kMaxWindow);
+    check("features", estimator.features, 1, kMaxSamples);
+    check("per_proposal", estimator.per_proposal, 1, kMaxSamples);
   }
 
   // Encoders of translate use rfa for gated kinds and softmax for window, so that one name works for both sides.
@@ -195,11 +195,11 @@ class Checks {
     const double rows = static_cast<double>((c_.tied ? 1 : 2) * c_.vocabulary + c_.max_length + 4 * c_.classes) +
                         static_cast<double>(c_.channels * c_.patch * c_.patch) +
                         (c_.patch > 0 ? std::pow(static_cast<double>(c_.image_size / c_.patch), 2) : 0);
-    if (const double total = width * rows + 2 * static_cast<double>(c_.layers) * per_layer; total > kMostParameters) {
+    if (const double total = width * rows + 2 * static_cast<double>(c_.layers) * per_layer; total > kMaxParameters) {
       throw FormatError(
           fmt::format("{}: describes a model of about {:.2g} parameters, expected at most {:.0e}: check width, layers, ffn, "
                       "vocabulary and max_length",
-                      where_, total, kMostParameters));
+                      where_, total, kMaxParameters));
     }
   }
 
@@ -254,7 +254,7 @@ void save_model_config(const ModelConfig& config, const std::filesystem::path& p
 }
 
 ModelConfig load_model_config(const std::filesystem::path& path) {
-  return model_config_from_json(read_file(path, kMostBytesOfModelConfig), path.string());
+  return model_config_from_json(read_file(path, kMaxBytesOfModelConfig), path.string());
 }
 
 }  // namespace raffia

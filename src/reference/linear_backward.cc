@@ -68,7 +68,7 @@ void fold_backward(View4 k, View4 v, View3 gate_logits, const Map& map, const Me
 
   if (!gradients.gate_logits.absent()) {
     double dlog_g = gate.g * (dot(memory.sums_at(0, g), dsums) + dot(memory.normaliser_at(0, g), dnormaliser));
-    if (gate.log_g == kLeastLogGate) dlog_g = 0;
+    if (gate.log_g == kMinLogGate) dlog_g = 0;
     gradients.gate_logits.set(gate.u * dlog_g - gate.g * gate.u * du, b, t, g);
   }
   for (double& value : dsums) value *= gate.g;

@@ -19,13 +19,13 @@ struct Gate {
   double log_g = 0, g = 1, u = 1;
 };
 
-inline constexpr double kLeastLogGate = -60;
+inline constexpr double kMinLogGate = -60;
 
 // g = sigmoid(x), u = sigmoid(-x); log g = -softplus(-x), in the form whose exponent is never positive, and at least -60.
 inline Gate gate_of(View3 logits, int64_t b, int64_t t, int64_t h) {
   if (logits.absent()) return {};
   const double x = logits(b, t, h);
-  const double log_g = std::max(std::min(x, 0.0) - std::log1p(std::exp(-std::abs(x))), kLeastLogGate);
+  const double log_g = std::max(std::min(x, 0.0) - std::log1p(std::exp(-std::abs(x))), kMinLogGate);
   return {log_g, std::exp(log_g), 1 / (1 + std::exp(x))};
 }
 

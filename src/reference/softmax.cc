@@ -49,9 +49,9 @@ double softmax(std::vector<double>& logits) {
 
 // out_t = sum_j softmax_j(logit(q_t, k_j, g) + key_bias_j) v_j
 template <typename Logit>
-void attend(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options, const Logit& logit) {
+void attend(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options, MutView3 logsumexp, const Logit& logit) {
   fill(out, 0);
-  fill(options.logsumexp, -kInfinity);
+  fill(logsumexp, -kInfinity);
   const int64_t group = q.extent(2) / k.extent(2);
   for (const Sequence& sequence : sequences_of(options.layout, q.extent(0), q.extent(1), k.extent(1))) {
     const int64_t b = sequence.batch;
@@ -63,8 +63,8 @@ void attend(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& optio
         const std::vector<double> q_t = row(q, b, t, h);
         std::vector<double> p;
         for (int64_t j : visible) p.push_back(logit(q_t, row(k, b, j, g), g) + key_bias(options, b, j, g));
-        const double logsumexp = softmax(p);
-        if (!options.logsumexp.absent()) options.logsumexp.set(logsumexp, b, t, h);
+        const double log_sum = softmax(p);
+        if (!logsumexp.absent()) logsumexp.set(log_sum, b, t, h);
         std::vector<double> o(static_cast<size_t>(v.extent(3)));
         for (size_t n = 0; n < visible.size(); ++n) {
           for (size_t e = 0; e < o.size(); ++e) o[e] += p[n] * v(b, visible[n], g, static_cast<int64_t>(e));
@@ -77,9 +77,9 @@ void attend(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& optio
 
 }  // namespace
 
-void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options) {
+void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options, MutView3 logsumexp) {
   const double scale = scale_of(q, options);
-  attend(q, k, v, out, options,
+  attend(q, k, v, out, options, logsumexp,
          [&](const std::vector<double>& q_t, const std::vector<double>& k_j, int64_t) { return scale * dot(q_t, k_j); });
 }
 
@@ -136,8 +136,8 @@ void softmax_attention_backward(View4 q, View4 k, View4 v, View4 dout, const Sof
   }
 }
 
-void gaussian_attention(View4 q, View4 k, View4 v, View2 sigma, MutView4 out, const SoftmaxOptions& options) {
-  attend(q, k, v, out, options, [&](const std::vector<double>& q_t, const std::vector<double>& k_j, int64_t g) {
+void gaussian_attention(View4 q, View4 k, View4 v, View2 sigma, MutView4 out, const SoftmaxOptions& options, MutView3 logsumexp) {
+  attend(q, k, v, out, options, logsumexp, [&](const std::vector<double>& q_t, const std::vector<double>& k_j, int64_t g) {
     const double q_norm = std::max(std::sqrt(dot(q_t, q_t)), 1e-6), k_norm = std::max(std::sqrt(dot(k_j, k_j)), 1e-6);
     double distance = 0;  // |sigma o (q^ - k^)|^2
     for (size_t i = 0; i < q_t.size(); ++i) {

@@ -55,15 +55,12 @@ auto as_tokens(const AnyView& x) {
 // The options of an op, on the threads of the turn.
 template <class Options>
 Options on(const Turn& turn, Options options) {
-  options.threads = turn.run.threads;
-  options.executor = turn.run.executor;
+  options.run = turn.run;
   return options;
 }
 
 // Attention on the threads of the turn.
-AttendOptions on_threads(const Turn& turn, bool causal) {
-  return {.causal = causal, .threads = turn.run.threads, .executor = turn.run.executor};
-}
+AttendOptions on_threads(const Turn& turn, bool causal) { return {.causal = causal, .run = turn.run}; }
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 #include "core/check.h"
 #include "raffia/model.h"
 #include "runtime/graph.h"
+#include "runtime/model_access.h"
 #include "runtime/products.h"
 #include "runtime/sampler.h"
 
@@ -9,6 +10,7 @@ namespace raffia {
 namespace {
 
 using runtime::Graph;
+using runtime::graph_of;
 using runtime::Turn;
 using runtime::Workspace;
 
@@ -45,7 +47,7 @@ std::vector<float> scores(const Graph& graph, const std::vector<float>& features
 }  // namespace
 
 std::vector<float> classify(const Model& model, std::span<const int32_t> ids, const RunOptions& options) {
-  const Graph& graph = model.graph();
+  const Graph& graph = graph_of(model);
   graph.require_task("classify", Task::classify);
   require(!graph.config().pairs, "classify: one text is given, expected two: the model is for pairs");
   return scores(graph, mean_of_text(graph, ids, options), options);
@@ -53,7 +55,7 @@ std::vector<float> classify(const Model& model, std::span<const int32_t> ids, co
 
 std::vector<float> classify_pair(const Model& model, std::span<const int32_t> first, std::span<const int32_t> second,
                                  const RunOptions& options) {
-  const Graph& graph = model.graph();
+  const Graph& graph = graph_of(model);
   graph.require_task("classify_pair", Task::classify);
   require(graph.config().pairs, "classify_pair: two texts are given, expected one: the model is not for pairs");
   const std::vector<float> a = mean_of_text(graph, first, options), b = mean_of_text(graph, second, options);
@@ -66,7 +68,7 @@ std::vector<float> classify_pair(const Model& model, std::span<const int32_t> fi
 }
 
 std::vector<float> classify_image(const Model& model, std::span<const float> pixels, const RunOptions& options) {
-  const Graph& graph = model.graph();
+  const Graph& graph = graph_of(model);
   const ModelConfig& config = graph.config();
   graph.require_task("classify_image", Task::image);
   const int64_t size = config.image_size, channels = config.channels, patch = config.patch, side = size / patch;

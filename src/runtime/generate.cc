@@ -10,13 +10,13 @@ namespace {
 
 // Length of the longest suffix of `text` that is a prefix of one of `stops`.
 size_t possible_stop(std::string_view text, const std::vector<std::string>& stops) {
-  size_t most = 0;
+  size_t max = 0;
   for (const std::string& stop : stops) {
-    for (size_t length = std::min(text.size(), stop.size() - 1); length > most; --length) {
-      if (text.ends_with(std::string_view(stop).substr(0, length))) most = length;
+    for (size_t length = std::min(text.size(), stop.size() - 1); length > max; --length) {
+      if (text.ends_with(std::string_view(stop).substr(0, length))) max = length;
     }
   }
-  return most;
+  return max;
 }
 
 // Where the first stop string begins. All but the last `fresh` bytes of `text` are known to contain none.

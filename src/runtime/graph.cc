@@ -141,9 +141,9 @@ void Graph::require_ids(std::string_view function, std::span<const int32_t> ids)
 }
 
 void Graph::require_room(std::string_view function, const Stack& stack, int64_t end) const {
-  require(stack.most_positions() == 0 || end <= stack.most_positions(),
+  require(stack.max_positions() == 0 || end <= stack.max_positions(),
           "{}: the text is {} tokens long, expected at most {} (the number of learned positions)", function, end,
-          stack.most_positions());
+          stack.max_positions());
 }
 
 const float* Graph::forward(const Stack& stack, std::span<const int32_t> ids, const Turn& turn, Workspace& work) const {

@@ -44,7 +44,7 @@ class Graph {
   const std::map<std::string, std::string>& metadata() const { return metadata_; }  // of the weight file
   void require_checksum() const;                                                    // throws FormatError
   void require_unchanged() const;                                                   // the same: Model::require_unchanged
-  void require_session_bytes(uint64_t most) const;                                  // the same: LoadOptions::max_session_bytes
+  void require_session_bytes(uint64_t max) const;                                   // the same: LoadOptions::max_session_bytes
   size_t weight_bytes() const { return image_.size(); }
   int64_t parameters() const { return parameters_; }
   std::string_view weight_type() const { return weight_type_; }

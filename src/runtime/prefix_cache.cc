@@ -60,7 +60,7 @@ bool PrefixCache::Impl::knows(std::span<const int32_t> prefix) {
 
 bool PrefixCache::Impl::has_room_for(std::span<const int32_t> prefix, const runtime::Memories& memory,
                                      std::span<const float> logits) const {
-  return bytes_of(memory, logits) + prefix.size() / kChunk * kNodeBytes <= options.most_bytes;
+  return bytes_of(memory, logits) + prefix.size() / kChunk * kNodeBytes <= options.max_bytes;
 }
 
 void PrefixCache::Impl::insert(std::span<const int32_t> prefix, PrefixSnapshot snapshot) {
@@ -83,7 +83,7 @@ void PrefixCache::Impl::insert(std::span<const int32_t> prefix, PrefixSnapshot s
   node->turn = used_.insert(used_.begin(), node);
   counts_.bytes += bytes;
   ++counts_.snapshots;
-  while (counts_.bytes > options.most_bytes) forget_oldest();
+  while (counts_.bytes > options.max_bytes) forget_oldest();
 }
 
 void PrefixCache::Impl::forget_oldest() {

@@ -18,7 +18,7 @@ void multiply(std::span<const Product> products, const Turn& turn) {
                 .x = View2(one.x, {turn.rows, weight.columns}, {one.x_stride, 1}),
                 .y = MutView2(one.y, {turn.rows, weight.rows}, {one.y_stride, 1})};
   }
-  linear(std::span(tasks).first(products.size()), turn.run.threads, turn.run.executor);
+  linear(std::span(tasks).first(products.size()), turn.run);
 }
 
 }  // namespace raffia::runtime

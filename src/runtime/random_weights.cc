@@ -70,11 +70,11 @@ bool is_drawn(const std::string& name) { return name.ends_with("map.draws") || n
 
 std::vector<std::byte> random_weights(const ModelConfig& config, WeightType type, uint64_t seed) {
   const std::vector<TensorShape> tensors = Graph::tensors_of(config);
-  size_t most = 0;  // elements of a matrix
-  for (const TensorShape& tensor : tensors) most = std::max(most, tensor.is_matrix ? count_of(tensor) : 0);
+  size_t max = 0;  // elements of a matrix
+  for (const TensorShape& tensor : tensors) max = std::max(max, tensor.is_matrix ? count_of(tensor) : 0);
   // Half the width of the uniform distribution that keeps the variance.
   const auto scale = static_cast<float>(std::sqrt(3.0 / static_cast<double>(config.width)));
-  const std::vector<std::byte> matrix = matrix_of(type, most, seed, scale);
+  const std::vector<std::byte> matrix = matrix_of(type, max, seed, scale);
 
   std::deque<std::vector<std::byte>> vectors;  // spans of written point here
   std::vector<TensorToWrite> written;

@@ -20,10 +20,10 @@ void require_finite(std::string_view function, std::string_view noun, std::span<
 }
 
 double log_sum(std::span<const float> logits) {
-  const double most = *std::ranges::max_element(logits);
+  const double max = *std::ranges::max_element(logits);
   double sum = 0;
-  for (const float logit : logits) sum += std::exp(logit - most);
-  const double result = most + std::log(sum);
+  for (const float logit : logits) sum += std::exp(logit - max);
+  const double result = max + std::log(sum);
   if (!std::isfinite(result)) require_finite("log probability", "token", logits);
   return result;
 }
@@ -69,11 +69,11 @@ int32_t choose(std::span<const float> logits, std::span<const int32_t> recent, c
     ids.resize(logits.size());
     std::iota(ids.begin(), ids.end(), 0);
   }
-  const double most = *std::ranges::max_element(logits);
+  const double max = *std::ranges::max_element(logits);
   std::vector<double> weights(ids.size());
   double total = 0;
   for (size_t i = 0; i < ids.size(); ++i) {
-    weights[i] = std::exp((logits[static_cast<size_t>(ids[i])] - most) / options.temperature);
+    weights[i] = std::exp((logits[static_cast<size_t>(ids[i])] - max) / options.temperature);
     total += weights[i];
   }
   size_t count = ids.size();

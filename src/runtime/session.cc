@@ -13,6 +13,7 @@
 #include "model/model_directory.h"
 #include "raffia/error.h"
 #include "runtime/graph.h"
+#include "runtime/model_access.h"
 #include "runtime/prefix_cache.h"
 #include "runtime/sampler.h"
 #include "runtime/session_at_depth.h"
@@ -22,6 +23,7 @@ namespace raffia {
 
 using runtime::AttentionMemory;
 using runtime::Graph;
+using runtime::graph_of;
 using runtime::Memories;
 using runtime::Stack;
 using runtime::Turn;
@@ -29,7 +31,7 @@ using runtime::Workspace;
 
 namespace {
 
-constexpr size_t kLeastRecent = 64;
+constexpr size_t kMinRecent = 64;
 constexpr int32_t kNobody = -1;  // in place of tokens not read yet, so that the file size is constant from the start
 
 // Rows of caches that only grow are not copied: truncating the cache restores them.
@@ -76,7 +78,7 @@ struct Session::Impl {
 
   Impl(std::shared_ptr<const Model> of, const SessionOptions& with) : model(std::move(of)), options(with) {
     require(model != nullptr, "Session: model is null");
-    model->graph().require_task("Session", Task::lm);
+    graph_of(*model).require_task("Session", Task::lm);
     options.sampling.check("Session");
     require(options.snapshot_every >= 0 && options.snapshots >= 1,
             "Session: snapshot_every is {} and snapshots {}, expected 0 or more and 1 or more", options.snapshot_every,
@@ -95,19 +97,19 @@ struct Session::Impl {
         snapshots(other.snapshots),
         pieces(other.pieces) {}
 
-  const Graph& graph() const { return model->graph(); }
+  const Graph& graph() const { return graph_of(*model); }
 
   void check(std::string_view function, std::span<const int32_t> ids) const {
     graph().require_ids(function, ids);
     graph().require_room(function, graph().decoder(), position + static_cast<int64_t>(ids.size()));
   }
 
-  size_t most_recent() const { return std::max(kLeastRecent, static_cast<size_t>(options.sampling.repetition_window)); }
+  size_t max_recent() const { return std::max(kMinRecent, static_cast<size_t>(options.sampling.repetition_window)); }
 
   void remember(std::span<const int32_t> ids) {
     recent.insert(recent.end(), ids.begin(), ids.end());
-    const size_t most = most_recent();
-    if (recent.size() > most) recent.erase(recent.begin(), recent.end() - static_cast<ptrdiff_t>(most));
+    const size_t max = max_recent();
+    if (recent.size() > max) recent.erase(recent.begin(), recent.end() - static_cast<ptrdiff_t>(max));
   }
 
   // Reads at most kChunk tokens. `wants_all`: writes the logits after each token to all_logits.
@@ -319,8 +321,8 @@ std::vector<TokenScore> Session::likeliest(int64_t count) const {
 }
 
 int64_t Session::room() const {
-  const int64_t most = impl_->graph().decoder().most_positions();
-  return most == 0 ? INT64_MAX : most - impl_->position;
+  const int64_t max = impl_->graph().decoder().max_positions();
+  return max == 0 ? INT64_MAX : max - impl_->position;
 }
 
 int64_t Session::rollback_limit() const {
@@ -366,7 +368,7 @@ std::vector<std::byte> Session::to_bytes() const {
                      .position = self.position,
                      .draws = self.draws,
                      .sampling = self.options.sampling,
-                     .recent = std::vector<int32_t>(self.most_recent() - self.recent.size(), kNobody),
+                     .recent = std::vector<int32_t>(self.max_recent() - self.recent.size(), kNobody),
                      .logits = self.logits,
                      .parts = {}};
   image.recent.insert(image.recent.end(), self.recent.begin(), self.recent.end());
@@ -389,7 +391,7 @@ void require_fingerprint(uint64_t found, const Model& model, std::string_view wh
 }
 
 // The largest file that a session of this model can have at this position.
-uint64_t most_bytes_of_file(const Graph& graph, int64_t position) {
+uint64_t max_bytes_of_file(const Graph& graph, int64_t position) {
   constexpr uint64_t kFrame = uint64_t{1} << 20;          // headers, sampling, the longest list of recent tokens
   constexpr uint64_t kFrameOfMemory = uint64_t{1} << 10;  // header and shape of one
   const uint64_t memory = graph.decoder().memory_bytes(position);
@@ -402,11 +404,11 @@ uint64_t most_bytes_of_file(const Graph& graph, int64_t position) {
 
 Session Session::restore(std::shared_ptr<const Model> model, const std::filesystem::path& path, const SessionOptions& options) {
   require(model != nullptr, "Session::restore: model is null");
-  model->graph().require_task("Session::restore", Task::lm);
+  graph_of(*model).require_task("Session::restore", Task::lm);
   const auto fits = [&](const SessionHeader& header) {
     require_fingerprint(header.fingerprint, *model, path.string());
-    if (const int64_t room = model->graph().decoder().most_positions(); room > 0 && header.position > room) return uint64_t{0};
-    return most_bytes_of_file(model->graph(), header.position);
+    if (const int64_t room = graph_of(*model).decoder().max_positions(); room > 0 && header.position > room) return uint64_t{0};
+    return max_bytes_of_file(graph_of(*model), header.position);
   };
   const std::vector<std::byte> bytes = read_session_file(path, fits);
   return from_bytes(std::move(model), bytes, options, path.string());
@@ -450,17 +452,26 @@ Session Session::from_bytes(std::shared_ptr<const Model> model, std::span<const 
   return session;
 }
 
+namespace internal {
+
+class SessionAccess {
+ public:
+  static Session::Impl& impl(Session& session) { return *session.impl_; }
+};
+
+}  // namespace internal
+
 namespace runtime {
 
 Session session_at_depth(std::shared_ptr<const Model> model, int64_t depth, const SessionOptions& options) {
   // Enough to fill the windows, summaries and samples of any sensible estimator; after that, costs repeat from window to window.
   constexpr int64_t kFilled = 16 * Session::kChunk;
   Session session(std::move(model), options);
-  Session::Impl& self = *session.impl_;
+  auto& self = internal::SessionAccess::impl(session);
   const bool has_windows =
       std::ranges::any_of(self.memory, [](const AttentionMemory& one) { return one.past.window_state() != nullptr; });
-  const int64_t least = has_windows ? kFilled : Session::kChunk;
-  const int64_t read = depth <= least ? depth : least + depth % least;
+  const int64_t min = has_windows ? kFilled : Session::kChunk;
+  const int64_t read = depth <= min ? depth : min + depth % min;
   std::vector<int32_t> ids(static_cast<size_t>(read));
   for (size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<int32_t>((i * 7919) % static_cast<size_t>(self.graph().config().vocabulary));

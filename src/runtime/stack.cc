@@ -41,8 +41,8 @@ void NormWeights::apply(const float* x, int64_t rows, float* y) const {
 }
 
 Stack::Stack(const ModelConfig& config, const Options& options, WeightReader& weights, const std::string& prefix)
-    : width_(config.width), ffn_width_(config.ffn_width()), most_positions_(options.learned_positions) {
-  if (most_positions_ > 0) positions_ = weights.floats(prefix + ".positions.weight", {most_positions_, width_});
+    : width_(config.width), ffn_width_(config.ffn_width()), max_positions_(options.learned_positions) {
+  if (max_positions_ > 0) positions_ = weights.floats(prefix + ".positions.weight", {max_positions_, width_});
   for (int64_t i = 0; i < config.layers; ++i) {
     const std::string at = fmt::format("{}.layers.{}.", prefix, i);
     const auto number = options.first_layer + static_cast<uint32_t>(options.cross ? 2 * i : i);
@@ -125,7 +125,7 @@ void Stack::forward(float* x, const Turn& turn, Workspace& work) const {
   const auto normalise = [&](const NormWeights& norm, float* y) {
     for_rows(turn, rows, [&](int64_t begin, int64_t end) { norm.apply(x + begin * width_, end - begin, y + begin * width_); });
   };
-  if (most_positions_ > 0) {
+  if (max_positions_ > 0) {
     for (int64_t r = 0; r < rows; ++r) {
       add_rows(View2(positions_.data() + turn.positions[static_cast<size_t>(r)] * width_, {1, width_}),
                MutView2(x + r * width_, {1, width_}));

@@ -40,7 +40,7 @@ class Stack {
   }
   bool memory_grows(size_t layer) const { return layers_[layer].attention.memory_grows(); }
   Source read_source(const float* encoded, int64_t rows, const RunOptions& run) const;
-  int64_t most_positions() const { return most_positions_; }  // 0: any number
+  int64_t max_positions() const { return max_positions_; }  // 0: any number
 
   // x [rows, E]: in, embedded tokens; out, the normalised output of the last layer.
   void forward(float* x, const Turn& turn, Workspace& work) const;
@@ -57,8 +57,8 @@ class Stack {
   };
   void feed_forward(const Layer& layer, float* x, const Turn& turn, Workspace& work) const;
 
-  int64_t width_, ffn_width_, most_positions_;
-  std::vector<float> positions_;  // [most_positions, E]
+  int64_t width_, ffn_width_, max_positions_;
+  std::vector<float> positions_;  // [max_positions, E]
   std::vector<Layer> layers_;
   NormWeights norm_;
 };

@@ -5,12 +5,14 @@
 #include "core/check.h"
 #include "raffia/model.h"
 #include "runtime/graph.h"
+#include "runtime/model_access.h"
 #include "runtime/sampler.h"
 
 namespace raffia {
 namespace {
 
 using runtime::Graph;
+using runtime::graph_of;
 using runtime::Memories;
 using runtime::Source;
 using runtime::Turn;
@@ -82,12 +84,12 @@ std::vector<Hypothesis> continued(std::vector<Hypothesis>& beam, const std::vect
 }  // namespace
 
 std::vector<Translation> translate(const Model& model, std::span<const int32_t> source, const TranslateOptions& options) {
-  const Graph& graph = model.graph();
+  const Graph& graph = graph_of(model);
   graph.require_task("translate", Task::translate);
   graph.require_ids("translate", source);
-  constexpr int64_t kMost = TranslateOptions::kMaxBeam;
-  require(options.beam >= 1 && options.beam <= kMost, "translate: beam is {}, expected 1 to {}", options.beam, kMost);
-  require(options.most_tokens >= 0, "translate: most_tokens is {}, expected 0 or more", options.most_tokens);
+  constexpr int64_t kMax = TranslateOptions::kMaxBeam;
+  require(options.beam >= 1 && options.beam <= kMax, "translate: beam is {}, expected 1 to {}", options.beam, kMax);
+  require(options.max_tokens >= 0, "translate: max_tokens is {}, expected 0 or more", options.max_tokens);
   require(std::isfinite(options.length_penalty), "translate: length_penalty is {}, expected a number", options.length_penalty);
   graph.require_room("translate", graph.encoder(), static_cast<int64_t>(source.size()));
   if (source.empty()) return {{}};
@@ -95,8 +97,8 @@ std::vector<Translation> translate(const Model& model, std::span<const int32_t> 
   Workspace work;
   const float* encoded = graph.encode(source, options.run, work);
   const Source memory_of_source = graph.decoder().read_source(encoded, static_cast<int64_t>(source.size()), options.run);
-  auto most = static_cast<size_t>(options.most_tokens > 0 ? options.most_tokens : 2 * static_cast<int64_t>(source.size()) + 16);
-  if (const int64_t room = graph.decoder().most_positions(); room > 0) most = std::min(most, static_cast<size_t>(room));
+  auto max = static_cast<size_t>(options.max_tokens > 0 ? options.max_tokens : 2 * static_cast<int64_t>(source.size()) + 16);
+  if (const int64_t room = graph.decoder().max_positions(); room > 0) max = std::min(max, static_cast<size_t>(room));
 
   const auto beam_size = static_cast<size_t>(options.beam), vocabulary = static_cast<size_t>(graph.config().vocabulary);
   std::vector<Translation> ended;
@@ -106,7 +108,7 @@ std::vector<Translation> translate(const Model& model, std::span<const int32_t> 
   std::vector<Hypothesis> beam(1);
   beam[0].memory = graph.decoder().empty_memory();
   std::vector<int32_t> last = {Tokenizer::kBegin};
-  while (!beam.empty() && beam[0].ids.size() < most) {
+  while (!beam.empty() && beam[0].ids.size() < max) {
     const std::vector<float> logits = read(graph, beam, last, memory_of_source, options.run, work);
     // Twice as many as the beam: even if half of them end, the beam stays full.
     std::vector<Candidate> chosen;
@@ -125,7 +127,7 @@ std::vector<Translation> translate(const Model& model, std::span<const int32_t> 
     for (const Hypothesis& one : beam) last.push_back(one.ids.back());
     if (ended.size() < beam_size || beam.empty()) continue;
     // Log probabilities only decrease: can the best unfinished hypothesis still win, at the maximum length?
-    const size_t length = options.length_penalty > 0 ? most + 1 : beam[0].ids.size() + 1;
+    const size_t length = options.length_penalty > 0 ? max + 1 : beam[0].ids.size() + 1;
     const double hope = score_of(beam[0].log_probability, length, options.length_penalty);
     std::ranges::stable_sort(ended, std::ranges::greater{}, &Translation::score);
     if (hope <= ended[beam_size - 1].score) break;
@@ -141,7 +143,7 @@ std::vector<Translation> translate(const Model& model, std::span<const int32_t> 
 
 std::vector<float> translation_logits(const Model& model, std::span<const int32_t> source, std::span<const int32_t> target,
                                       const RunOptions& options) {
-  const Graph& graph = model.graph();
+  const Graph& graph = graph_of(model);
   graph.require_task("translation_logits", Task::translate);
   graph.require_ids("translation_logits", source);
   graph.require_ids("translation_logits", target);

@@ -361,11 +361,11 @@ TEST_F(State, NamesThatAreNotUtf8AreReplacedInJson) {
   const auto expect_end = [](const json& name, const std::string& end) {
     EXPECT_TRUE(name.is_string() && name.get<std::string>().ends_with(end)) << name;
   };
-  const std::string session = file("chat\xff"), quantised = file("int8\xff");
+  const std::string session = file("chat\xff"), quantized = file("int8\xff");
   expect_end(json_of("state save " + model("lm-gate") + " " + session + " --prompt ab")["file"], "/chat\ufffd");
   expect_end(json_of("state info " + session)["file"], "/chat\ufffd");
-  expect_end(json_of("quantize " + model("lm-gate") + " " + quantised)["directory"], "/int8\ufffd");
-  const json records = json_of("bench decode --depths 0 --tokens 2 --repeats 1 --model " + quantised);
+  expect_end(json_of("quantize " + model("lm-gate") + " " + quantized)["directory"], "/int8\ufffd");
+  const json records = json_of("bench decode --depths 0 --tokens 2 --repeats 1 --model " + quantized);
   ASSERT_EQ(records.size(), 1U);
   expect_end(records[0]["model"], "int8\ufffd");
 }

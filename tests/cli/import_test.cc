@@ -30,7 +30,7 @@ class Import : public ::testing::Test {
   TemporaryDirectory directory_{"import_test"};
 };
 
-TEST_F(Import, Llama2cBecomesAModelThatCanBeQuantised) {
+TEST_F(Import, Llama2cBecomesAModelThatCanBeQuantized) {
   write_llama2c();
   const Result imported = run(fmt::format("import llama2c {} {} {} --json", at("model.bin"), at("tok.bin"), at("model")));
   ASSERT_EQ(imported.exit_code, 0) << imported.err;
@@ -45,9 +45,9 @@ TEST_F(Import, Llama2cBecomesAModelThatCanBeQuantised) {
   EXPECT_NE(again.err.find("already contains a model (--force replaces it)"), std::string::npos) << again.err;
   EXPECT_EQ(run(fmt::format("import llama2c --force {} {} {}", at("model.bin"), at("tok.bin"), at("model"))).exit_code, 0);
 
-  const Result quantised = run(fmt::format("quantize {} {} --json", at("model"), at("int8")));
-  ASSERT_EQ(quantised.exit_code, 0) << quantised.err;
-  const auto report = nlohmann::json::parse(quantised.out);
+  const Result quantized = run(fmt::format("quantize {} {} --json", at("model"), at("int8")));
+  ASSERT_EQ(quantized.exit_code, 0) << quantized.err;
+  const auto report = nlohmann::json::parse(quantized.out);
   EXPECT_EQ(report["type"], "int8");
   EXPECT_EQ(report["parameters"], json["parameters"]);
   EXPECT_EQ(report["bytes_before"], json["bytes"]);

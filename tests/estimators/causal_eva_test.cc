@@ -16,15 +16,18 @@ struct Eva {
                                       const Options& options) {
     return causal_eva_state_shape(batch, heads, groups, dim, value_dim, options);
   }
-  static void attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const Options& options) {
-    causal_eva_attention(q, k, v, state, out, options);
+  static void attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const Options& options,
+                        std::span<float> record = {}) {
+    if (state != nullptr) return causal_eva_attention(q, k, v, *state, out, options, record);
+    causal_eva_attention(q, k, v, out, options, record);
   }
   static int64_t record_size(View4 q, View4 k, View4 v, const WindowState* initial, const Options& options) {
-    return causal_eva_record_size(q, k, v, initial, options);
+    return initial != nullptr ? causal_eva_record_size(q, k, v, *initial, options) : causal_eva_record_size(q, k, v, options);
   }
   static void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, std::span<const float> record,
                        View4 dout, const QkvGradients& gradients, const Options& options) {
-    causal_eva_attention_backward(q, k, v, initial, out, record, dout, gradients, options);
+    if (initial != nullptr) return causal_eva_attention_backward(q, k, v, *initial, out, record, dout, gradients, options);
+    causal_eva_attention_backward(q, k, v, out, record, dout, gradients, options);
   }
   static void step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const Options& options) {
     causal_eva_step(q, k, v, state, out, options);
@@ -138,9 +141,10 @@ TEST(CausalEva, RefusesWhatDoesNotFit) {
   std::vector<float> out(size_of_shape(c.out_shape()), 7.0F);
   WindowState state = c.empty_state(1);
   const WindowState before = state;
-  const auto refusal = [&](Eva::Options options, WindowState* with) {
-    const std::string text = refusal_of(
-        [&] { Eva::attention(c.q_view(), c.k_view(), c.v_view(), with, MutView4(out.data(), c.out_shape()), options); });
+  const auto refusal = [&](const Eva::Options& options, WindowState* with, std::span<float> to_record = {}) {
+    const std::string text = refusal_of([&] {
+      Eva::attention(c.q_view(), c.k_view(), c.v_view(), with, MutView4(out.data(), c.out_shape()), options, to_record);
+    });
     EXPECT_EQ(state, before);
     EXPECT_EQ(out, std::vector<float>(out.size(), 7.0F));
     return text;
@@ -152,7 +156,7 @@ TEST(CausalEva, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: summaries is 4, expected a multiple of 3 (window / chunk)");
   options = c.options, options.summaries = 0;
   EXPECT_EQ(refusal(options, &state),
-            "causal_eva_attention: state is given with summaries = 0, expected null (such a state would grow without bound)");
+            "causal_eva_attention: state is given with summaries = 0, expected none (such a state would grow without bound)");
   options = c.options, options.features = 0;
   EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: features is 0, expected 1 to 16777216");
   for (float decay : {0.0F, -1.0F, 1.5F, kNan}) {
@@ -166,8 +170,7 @@ TEST(CausalEva, RefusesWhatDoesNotFit) {
   WindowState two = c.empty_state(2);
   EXPECT_EQ(refusal(c.options, &two), "causal_eva_attention: state has 2 entries, expected 1 (sequences)");
   std::vector<float> record(3);
-  options = c.options, options.record = record;
-  EXPECT_EQ(refusal(options, nullptr), "causal_eva_attention: record has 3 floats, expected 40 (its record size)");
+  EXPECT_EQ(refusal(c.options, nullptr, record), "causal_eva_attention: record has 3 floats, expected 40 (its record size)");
   options = c.options, options.summaries = 0;
   EXPECT_EQ(refusal_of([&] { causal_eva_state_shape(1, 1, 1, 4, 4, options); }),
             "causal_eva_state_shape: summaries is 0, expected at least 3 (such a state would grow without bound)");

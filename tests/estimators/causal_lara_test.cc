@@ -16,15 +16,18 @@ struct Lara {
                                       const Options& options) {
     return causal_lara_state_shape(batch, heads, groups, dim, value_dim, options);
   }
-  static void attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const Options& options) {
-    causal_lara_attention(q, k, v, state, out, options);
+  static void attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const Options& options,
+                        std::span<float> record = {}) {
+    if (state != nullptr) return causal_lara_attention(q, k, v, *state, out, options, record);
+    causal_lara_attention(q, k, v, out, options, record);
   }
   static int64_t record_size(View4 q, View4 k, View4 v, const WindowState* initial, const Options& options) {
-    return causal_lara_record_size(q, k, v, initial, options);
+    return initial != nullptr ? causal_lara_record_size(q, k, v, *initial, options) : causal_lara_record_size(q, k, v, options);
   }
   static void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, std::span<const float> record,
                        View4 dout, const QkvGradients& gradients, const Options& options) {
-    causal_lara_attention_backward(q, k, v, initial, out, record, dout, gradients, options);
+    if (initial != nullptr) return causal_lara_attention_backward(q, k, v, *initial, out, record, dout, gradients, options);
+    causal_lara_attention_backward(q, k, v, out, record, dout, gradients, options);
   }
   static void step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const Options& options) {
     causal_lara_step(q, k, v, state, out, options);
@@ -178,7 +181,7 @@ TEST(CausalLara, RefusesWhatDoesNotFit) {
   EXPECT_EQ(refusal(options, nullptr), "causal_lara_attention: samples_per_proposal is 0, expected at least 1");
   options = c.options, options.streaming = false;
   EXPECT_EQ(refusal(options, &state),
-            "causal_lara_attention: state is given without streaming, expected null (new samples read all keys)");
+            "causal_lara_attention: state is given without streaming, expected none (new samples read all keys)");
   EXPECT_EQ(refusal_of([&] { causal_lara_state_shape(1, 1, 1, 4, 4, options); }),
             "causal_lara_state_shape: streaming is off, expected on (no state can be carried otherwise)");
   options = c.options, options.samples = 30;

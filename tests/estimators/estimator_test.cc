@@ -289,7 +289,7 @@ TEST(Attend, IsTheOpThatTheEstimatorNames) {
   const AttendInputs in = arrays.views();
   const int64_t lengths[] = {20, 37};
   const Layout layout{.lengths = lengths};
-  const AttendOptions causal{.causal = true, .layout = layout, .threads = 2}, whole{.layout = layout};
+  const AttendOptions causal{.causal = true, .layout = layout, .run = {.threads = 2}}, whole{.layout = layout};
   const AttentionOptions linear{.layout = layout};
 
   EXPECT_TRUE(same_bits(attended("softmax", in, {.scale = 0.5F, .layout = layout}), written_by([&](MutView4 out) {
@@ -351,7 +351,7 @@ TEST(Attend, SamplingEstimatorsAreTheirOps) {
                         })));
   EXPECT_TRUE(same_bits(attended("lara:samples=8,window=8,chunk=4,per_proposal=2,streaming=false,draws=iid,seed=6", in, causal),
                         written_by([&](MutView4 out) {
-                          causal_lara_attention(in.q, in.k, in.v, nullptr, out,
+                          causal_lara_attention(in.q, in.k, in.v, out,
                                                 {.window = 8,
                                                  .chunk = 4,
                                                  .samples = 8,
@@ -375,7 +375,7 @@ TEST(Attend, SamplingEstimatorsAreTheirOps) {
                         })));
   EXPECT_TRUE(same_bits(attended("eva:samples=2,window=8,chunk=4,features=16,decay=0.9,draws=iid,seed=5,layer=1", in, causal),
                         written_by([&](MutView4 out) {
-                          causal_eva_attention(in.q, in.k, in.v, nullptr, out,
+                          causal_eva_attention(in.q, in.k, in.v, out,
                                                {.window = 8,
                                                 .chunk = 4,
                                                 .summaries = 2,
@@ -413,8 +413,8 @@ TEST(Attend, HybridTakesItsScaleAndMapOrMakesThem) {
     const std::vector<float> c(Inputs::kHeads, log_scale);
     return written_by([&](MutView4 out) {
       hybrid_attention(
-          {.q = in.q, .k = in.k, .v = in.v, .gate_logits = in.gate_logits, .log_scale = {c.data(), {Inputs::kHeads}}}, map,
-          nullptr, out, {.window = 4});
+          {.q = in.q, .k = in.k, .v = in.v, .gate_logits = in.gate_logits, .log_scale = {c.data(), {Inputs::kHeads}}}, map, out,
+          {.window = 4});
     });
   };
   EXPECT_TRUE(same_bits(attended("hybrid:samples=16,window=4,seed=9", in, {.causal = true}), by_op(-2)));

@@ -167,11 +167,11 @@ TEST(Eva, OutputsAreWithinTheHullOfValues) {
     const Case c(self(200, {.dim = 64, .value_dim = 3, .scale = scale, .memory = 0.9F}));
     const std::vector<float> out = run(c, {.samples = 32, .window = 16});
     for (size_t column = 0; column < 3; ++column) {
-      float least = HUGE_VALF, most = -HUGE_VALF;
-      for (size_t i = column; i < c.v.size(); i += 3) least = std::min(least, c.v[i]), most = std::max(most, c.v[i]);
+      float min = HUGE_VALF, max = -HUGE_VALF;
+      for (size_t i = column; i < c.v.size(); i += 3) min = std::min(min, c.v[i]), max = std::max(max, c.v[i]);
       // A mean of values and means, both rounded: some 200 additions of weights that sum to one.
       for (size_t i = column; i < out.size(); i += 3) {
-        EXPECT_TRUE(out[i] >= least - 1e-4F && out[i] <= most + 1e-4F) << out[i];
+        EXPECT_TRUE(out[i] >= min - 1e-4F && out[i] <= max + 1e-4F) << out[i];
       }
     }
   }
@@ -193,8 +193,7 @@ Backward run_backward(const Case& c, EvaOptions options, std::vector<float>* out
   options = options_of(c, options);
   std::vector<float> out(c.dout.size(), kNan);
   std::vector<float> record(static_cast<size_t>(eva_record_size(c.q_view(), c.k_view(), c.v_view(), options)), kNan);
-  options.record = record;
-  eva_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(out.data(), c.out_shape()), options);
+  eva_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(out.data(), c.out_shape()), options, record);
   const std::vector<float> kept = record;
   Backward d{std::vector<float>(c.q.size(), kNan), std::vector<float>(c.k.size(), kNan), std::vector<float>(c.v.size(), kNan)};
   eva_attention_backward(
@@ -221,13 +220,13 @@ TEST(Eva, IsFiniteAtHugeScales) {
 
 TEST(Eva, ThreadsDoNotChangeABit) {
   const Case c(self(300, {.batch = 2, .heads = 4, .groups = 2, .dim = 20}));
-  EvaOptions options{.samples = 24, .threads = 1};
+  EvaOptions options{.samples = 24, .run = {.threads = 1}};
   std::vector<float> expected;
   const Backward d = run_backward(c, options, &expected);
   for (int threads : {2, 3}) {
     const std::unique_ptr<Executor> pool = make_thread_pool(threads);
-    options.threads = threads;
-    options.executor = pool.get();
+    options.run.threads = threads;
+    options.run.executor = pool.get();
     std::vector<float> out;
     const Backward other = run_backward(c, options, &out);
     EXPECT_TRUE(same_bits(out, expected));
@@ -294,9 +293,8 @@ TEST(EvaBackward, RoundsBf16Once) {
   std::vector<float> out;
   const Backward expected = run_backward(c, options, &out);
   std::vector<float> record(static_cast<size_t>(eva_record_size(c.q_view(), c.k_view(), c.v_view(), options)));
-  options.record = record;
   const View4 q_view(q.data(), c.q_shape()), k_view(k.data(), c.k_shape()), v_view(v.data(), c.v_shape());
-  eva_attention(q_view, k_view, v_view, MutView4(out.data(), c.out_shape()), options);
+  eva_attention(q_view, k_view, v_view, MutView4(out.data(), c.out_shape()), options, record);
   std::vector<BFloat16> dq(q.size()), dk(k.size()), dv(v.size());
   eva_attention_backward(
       q_view, k_view, v_view, View4(out.data(), c.out_shape()), record, View4(dout.data(), c.out_shape()),
@@ -313,8 +311,8 @@ TEST(EvaBackward, RoundsBf16Once) {
 TEST(Eva, RefusesWhatDoesNotFitAndWritesNothing) {
   const Case c(self(6, {.batch = 2, .heads = 4, .groups = 2, .dim = 3, .value_dim = 5}));
   std::vector<float> out(c.dout.size(), 7.0F);
-  const auto refusal = [&](const EvaOptions& options, View4 k, View4 v) {
-    return refusal_of([&] { eva_attention(c.q_view(), k, v, MutView4(out.data(), c.out_shape()), options); });
+  const auto refusal = [&](const EvaOptions& options, View4 k, View4 v, std::span<float> to_record = {}) {
+    return refusal_of([&] { eva_attention(c.q_view(), k, v, MutView4(out.data(), c.out_shape()), options, to_record); });
   };
   EXPECT_EQ(refusal({.samples = 0}, c.k_view(), c.v_view()), "eva_attention: samples is 0, expected at least 1");
   EXPECT_EQ(refusal({.window = 0}, c.k_view(), c.v_view()), "eva_attention: window is 0, expected at least 1");
@@ -323,7 +321,7 @@ TEST(Eva, RefusesWhatDoesNotFitAndWritesNothing) {
             "eva_attention: there are 6 queries and 5 keys, or cu_seqlens_k is given; expected self attention");
   std::vector<float> record(3);
   const int64_t size = eva_record_size(c.q_view(), c.k_view(), c.v_view());
-  EXPECT_EQ(refusal({.record = record}, c.k_view(), c.v_view()),
+  EXPECT_EQ(refusal({}, c.k_view(), c.v_view(), record),
             fmt::format("eva_attention: record has 3 floats, expected {} (its record size)", size));
   EXPECT_EQ(out, std::vector<float>(out.size(), 7.0F));
   EXPECT_EQ(

@@ -137,10 +137,9 @@ TEST(Extremes, RecordOfPackedCrossAttentionOfEqualTotals) {
   const FeatureMap map = map_of(MapKind::trig, kDim);
   Inputs in;
   const std::vector<int64_t> of_queries{0, 10, kLength}, of_keys{0, 30, kLength};
-  AttentionOptions options{.layout = {.cu_seqlens = of_queries, .cu_seqlens_k = of_keys}};
+  const AttentionOptions options{.layout = {.cu_seqlens = of_queries, .cu_seqlens_k = of_keys}};
   std::vector<float> record(static_cast<size_t>(record_size(in.q_view(), in.k_view(), in.v_view(), map, options)));
-  options.record = record;
-  EXPECT_EQ(rfa_attention(in.q_view(), in.k_view(), in.v_view(), map, in.out_view(), options).rows, kLength);
+  EXPECT_EQ(rfa_attention(in.q_view(), in.k_view(), in.v_view(), map, in.out_view(), options, record).rows, kLength);
 }
 
 TEST(Extremes, RefusedCallsWriteNothing) {

@@ -33,14 +33,14 @@ struct FeatureCase {
   std::vector<float> x, dphi;
 };
 
-std::vector<float> features(const FeatureCase& c, const FeatureOptions& options = {}) {
+std::vector<float> features(const FeatureCase& c, const RunOptions& options = {}) {
   std::vector<float> phi(size_of_shape(c.phi_shape), kNan);
   apply_features(c.x_view(), c.map, MutView4(phi.data(), c.phi_shape), options);
   return phi;
 }
 
 struct FeatureGradients {
-  explicit FeatureGradients(const FeatureCase& c, const FeatureOptions& options = {})
+  explicit FeatureGradients(const FeatureCase& c, const RunOptions& options = {})
       : x(c.x.size(), kNan),
         sigma(c.map.is_random() ? static_cast<size_t>(c.map.heads() * c.map.dim()) : 0),
         weight(c.map.kind() == MapKind::relu ? static_cast<size_t>(c.map.heads() * c.map.features() * c.map.dim()) : 0),

@@ -133,9 +133,16 @@ void expect_close(std::span<const float> found, std::span<const double> expected
   }
 }
 
+// Null: from empty memory.
+Report attend(const HybridInputs& inputs, const FeatureMap& map, WindowState* state, MutView4 out, const HybridOptions& options,
+              std::span<float> record = {}) {
+  if (state != nullptr) return hybrid_attention(inputs, map, *state, out, options, record);
+  return hybrid_attention(inputs, map, out, options, record);
+}
+
 std::vector<float> run(const Arrays<float>& arrays, const FeatureMap& map, HybridOptions options, WindowState* state = nullptr) {
   std::vector<float> out(size_of_shape(arrays.out_shape()), kNan);
-  hybrid_attention(arrays.inputs(), map, state, MutView4(out.data(), arrays.out_shape()), options);
+  attend(arrays.inputs(), map, state, MutView4(out.data(), arrays.out_shape()), options);
   return out;
 }
 
@@ -222,7 +229,7 @@ TEST(Hybrid, SplitAndResumeEqualsWholeAndSteps) {
           for (size_t c = 0; c + 1 < cuts.size(); ++c) {
             HybridOptions cut = options;
             if (mask) cut.layout.valid = options.layout.valid.slice(1, cuts[c], cuts[c + 1] - cuts[c]);
-            hybrid_attention(slice(arrays.inputs(), cuts[c], cuts[c + 1]), map, &state,
+            hybrid_attention(slice(arrays.inputs(), cuts[c], cuts[c + 1]), map, state,
                              view.slice(1, cuts[c], cuts[c + 1] - cuts[c]), cut);
           }
           expect_close(out, expected, s.text());
@@ -262,7 +269,7 @@ TEST(Hybrid, SessionsAtDifferentPositionsStepTogether) {
   const Arrays<float> a(s, 1), b(s, 2);
   WindowState ahead = empty_state(s, map), behind = empty_state(s, map);
   std::vector<float> prefix(size_of_shape(a.out_shape()));
-  hybrid_attention(slice(a.inputs(), 0, 17), map, &ahead, MutView4(prefix.data(), a.out_shape()).slice(1, 0, 17), {.window = 6});
+  hybrid_attention(slice(a.inputs(), 0, 17), map, ahead, MutView4(prefix.data(), a.out_shape()).slice(1, 0, 17), {.window = 6});
   const std::vector<float> whole_a = run(a, map, a.options()), whole_b = run(b, map, b.options());
   const size_t row = static_cast<size_t>(s.heads * s.value_dim);
   // Both tokens in one batch: entry 0 is token 17 + t of a, entry 1 is token t of b.
@@ -301,7 +308,7 @@ TEST(Hybrid, SavedAndForkedStatesGoOnToTheBit) {
   WindowState state = empty_state(s, map);
   std::vector<float> out(size_of_shape(arrays.out_shape()));
   const MutView4 view(out.data(), arrays.out_shape());
-  hybrid_attention(slice(arrays.inputs(), 0, 27), map, &state, view.slice(1, 0, 27), {.window = 6});
+  hybrid_attention(slice(arrays.inputs(), 0, 27), map, state, view.slice(1, 0, 27), {.window = 6});
   const std::filesystem::path path = std::filesystem::temp_directory_path() / "raffia_hybrid_test.state";
   state.save(path);
   WindowState loaded = WindowState::load(path);
@@ -362,7 +369,7 @@ TEST(Hybrid, PackedSequencesAndLengthsEqualSeparateOnes) {
     std::vector<float> separate(packed.size(), kNan);
     for (size_t n = 0; n + 1 < cuts.size(); ++n) {
       WindowState state = empty_state(s, map);
-      hybrid_attention(slice(arrays.inputs(), cuts[n], cuts[n + 1]), map, &state,
+      hybrid_attention(slice(arrays.inputs(), cuts[n], cuts[n + 1]), map, state,
                        MutView4(separate.data(), arrays.out_shape()).slice(1, cuts[n], cuts[n + 1] - cuts[n]),
                        {.window = s.window});
       ASSERT_EQ(state.tokens(0), packed_state.tokens(static_cast<int64_t>(n)));
@@ -386,7 +393,7 @@ TEST(Hybrid, PackedSequencesAndLengthsEqualSeparateOnes) {
     HybridInputs first = slice(batch.inputs(), 0, 33);
     for (View4* view : {&first.q, &first.k, &first.v}) *view = view->slice(0, 0, 1);
     first.gate_logits = first.gate_logits.slice(0, 0, 1);
-    hybrid_attention(first, map, nullptr, MutView4(alone.data(), {1, 33, s.heads, s.value_dim}), {.window = s.window});
+    hybrid_attention(first, map, MutView4(alone.data(), {1, 33, s.heads, s.value_dim}), {.window = s.window});
     EXPECT_TRUE(same_bits(std::span(out).first(alone.size()), alone));
     const size_t entry = static_cast<size_t>(60 * s.heads * s.value_dim);
     for (size_t i = alone.size(); i < entry; ++i) ASSERT_EQ(out[i], 0.0F);
@@ -400,17 +407,17 @@ TEST(Hybrid, SameBitsForAnyNumberOfThreadsAndAnyStrides) {
     const Arrays<float> arrays(s);
     const std::unique_ptr<Executor> pool = make_thread_pool(3);
     HybridOptions options = arrays.options();
-    options.executor = pool.get();
-    options.threads = 1;
+    options.run.executor = pool.get();
+    options.run.threads = 1;
     const std::vector<float> one = run(arrays, map, options);
     for (int threads : {2, 3}) {
-      options.threads = threads;
+      options.run.threads = threads;
       EXPECT_TRUE(same_bits(run(arrays, map, options), one));
     }
     // [B, H, T, V] seen as [B, T, H, V].
     std::vector<float> out(one.size(), kNan);
     const MutView4 view = MutView4(out.data(), {s.batch, s.heads, s.length, s.value_dim}).permuted({0, 2, 1, 3});
-    hybrid_attention(arrays.inputs(), map, nullptr, view, arrays.options());
+    hybrid_attention(arrays.inputs(), map, view, arrays.options());
     EXPECT_EQ(elements_of(view), one);
   });
 }
@@ -427,7 +434,7 @@ TEST(Hybrid, HalfPrecisionRoundsInputsAndOutputsOnly) {
     in.k = View4(k.data(), in.k.shape());
     in.v = View4(v.data(), in.v.shape());
     std::vector<BFloat16> out(expected.size());
-    hybrid_attention(in, map, nullptr, MutView4(out.data(), arrays.out_shape()), arrays.options());
+    hybrid_attention(in, map, MutView4(out.data(), arrays.out_shape()), arrays.options());
     for (size_t i = 0; i < out.size(); ++i) {
       ASSERT_NEAR(out[i].to_float(), expected[i], 1e-4 + 0x1p-8 * std::abs(static_cast<double>(expected[i])));
     }
@@ -457,13 +464,11 @@ struct Gradients {
 Gradients backward(const Arrays<float>& arrays, const FeatureMap& map, const std::vector<float>& dout, const WindowState* initial,
                    const HybridOptions& options) {
   const Shape& s = arrays.shape;
-  std::vector<float> record(static_cast<size_t>(hybrid_record_size(arrays.inputs(), map, initial, options)), kNan);
-  HybridOptions recorded = options;
-  recorded.record = record;
+  std::vector<float> record(static_cast<size_t>(hybrid_record_size(arrays.inputs(), map, options)), kNan);
   std::vector<float> out(size_of_shape(arrays.out_shape()), kNan);
   std::optional<WindowState> carried;
   if (initial != nullptr) carried = *initial;
-  hybrid_attention(arrays.inputs(), map, carried ? &*carried : nullptr, MutView4(out.data(), arrays.out_shape()), recorded);
+  attend(arrays.inputs(), map, carried ? &*carried : nullptr, MutView4(out.data(), arrays.out_shape()), options, record);
   Gradients g{.q = std::vector<float>(arrays.q.size(), kNan),
               .k = std::vector<float>(arrays.k.size(), kNan),
               .v = std::vector<float>(arrays.v.size(), kNan),
@@ -483,8 +488,15 @@ Gradients backward(const Arrays<float>& arrays, const FeatureMap& map, const std
     views.k_far = MutView4(g.k_far.data(), arrays.inputs().k_far.shape());
   }
   if (map.is_random()) views.map.sigma = MutView2(g.sigma.data(), {map.heads(), map.dim()});
-  hybrid_attention_backward(arrays.inputs(), map, initial, View4(out.data(), arrays.out_shape()), record,
-                            View4(dout.data(), arrays.out_shape()), views, options);
+  const auto differentiate = [&](const auto&... from) {
+    hybrid_attention_backward(arrays.inputs(), map, from..., View4(out.data(), arrays.out_shape()), record,
+                              View4(dout.data(), arrays.out_shape()), views, options);
+  };
+  if (initial != nullptr) {
+    differentiate(*initial);
+  } else {
+    differentiate();
+  }
   return g;
 }
 
@@ -551,12 +563,12 @@ TEST(Hybrid, GradientsAreAlikeOnEveryIsaAndThreadCount) {
   const std::vector<float> dout = normals(size_of_shape(arrays.out_shape()), 99);
   const std::unique_ptr<Executor> pool = make_thread_pool(3);
   HybridOptions options = arrays.options();
-  options.executor = pool.get();
+  options.run.executor = pool.get();
   const Gradients best = backward(arrays, map, dout, nullptr, options);
   for_each_isa([&] {
     std::optional<Gradients> one;
     for (int threads : {1, 2, 3}) {
-      options.threads = threads;
+      options.run.threads = threads;
       const Gradients g = backward(arrays, map, dout, nullptr, options);
       if (!one) one = g;
       EXPECT_TRUE(same_bits(g.q, one->q) && same_bits(g.k, one->k) && same_bits(g.v, one->v) && same_bits(g.gates, one->gates) &&
@@ -580,7 +592,7 @@ TEST(Hybrid, GradientsWithACarriedStateEqualThoseOfTheWhole) {
 
     WindowState state = empty_state(s, map);
     std::vector<float> out(size_of_shape(arrays.out_shape()));
-    hybrid_attention(slice(arrays.inputs(), 0, cut), map, &state, MutView4(out.data(), arrays.out_shape()).slice(1, 0, cut),
+    hybrid_attention(slice(arrays.inputs(), 0, cut), map, state, MutView4(out.data(), arrays.out_shape()).slice(1, 0, cut),
                      arrays.options());
     Shape rest = s;
     rest.length = s.length - cut;
@@ -613,8 +625,9 @@ TEST(Hybrid, RefusesWhatDoesNotFit) {
   const Arrays<float> arrays(s);
   std::vector<float> out(size_of_shape(arrays.out_shape()), 7.0F);
   const MutView4 view(out.data(), arrays.out_shape());
-  const auto refused = [&](HybridInputs inputs, HybridOptions options, WindowState* state = nullptr) {
-    const std::string text = refusal_of([&] { hybrid_attention(inputs, map, state, view, options); });
+  const auto refused = [&](const HybridInputs& inputs, const HybridOptions& options, WindowState* state = nullptr,
+                           std::span<float> record = {}) {
+    const std::string text = refusal_of([&] { attend(inputs, map, state, view, options, record); });
     EXPECT_TRUE(std::ranges::all_of(out, [](float x) { return x == 7.0F; }));
     return text;
   };
@@ -636,9 +649,8 @@ TEST(Hybrid, RefusesWhatDoesNotFit) {
   EXPECT_NE(refused(arrays.inputs(), arrays.options(), &other).find("expected hybrid with 1, 2, 12, 0, 10, 8, 24"),
             std::string::npos);
   std::vector<float> small(3);
-  HybridOptions options = arrays.options();
-  options.record = small;
-  EXPECT_EQ(refused(arrays.inputs(), options), "hybrid_attention: record has 3 floats, expected 40 (hybrid_record_size)");
+  EXPECT_EQ(refused(arrays.inputs(), arrays.options(), nullptr, small),
+            "hybrid_attention: record has 3 floats, expected 40 (hybrid_record_size)");
 }
 
 }  // namespace

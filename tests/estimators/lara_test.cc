@@ -242,8 +242,7 @@ Backward run_backward(const Case& c, LaraOptions options, std::vector<float>* ou
   options = options_of(c, options);
   std::vector<float> out(c.dout.size(), kNan);
   std::vector<float> record(static_cast<size_t>(lara_record_size(c.q_view(), c.k_view(), c.v_view(), options)), kNan);
-  options.record = record;
-  lara_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(out.data(), c.out_shape()), options);
+  lara_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(out.data(), c.out_shape()), options, record);
   const std::vector<float> kept = record;
   Backward d{std::vector<float>(c.q.size(), kNan), std::vector<float>(c.k.size(), kNan), std::vector<float>(c.v.size(), kNan)};
   lara_attention_backward(
@@ -257,14 +256,14 @@ Backward run_backward(const Case& c, LaraOptions options, std::vector<float>* ou
 
 TEST(Lara, ThreadsDoNotChangeABit) {
   const Case c({.batch = 2, .queries = 300, .keys = 300, .heads = 4, .groups = 2, .dim = 20});
-  const LaraOptions one{.samples = 24, .proposals = Proposals::qk_mixed, .threads = 1};
+  const LaraOptions one{.samples = 24, .proposals = Proposals::qk_mixed, .run = {.threads = 1}};
   std::vector<float> expected;
   const Backward d = run_backward(c, one, &expected);
   for (int threads : {2, 3}) {
     const std::unique_ptr<Executor> pool = make_thread_pool(threads);
     LaraOptions many = one;
-    many.threads = threads;
-    many.executor = pool.get();
+    many.run.threads = threads;
+    many.run.executor = pool.get();
     std::vector<float> out;
     const Backward other = run_backward(c, many, &out);
     EXPECT_TRUE(same_bits(out, expected));
@@ -293,11 +292,11 @@ TEST(Lara, OutputsAreWithinTheHullOfValues) {
     for (Proposals proposals : kProposals) {
       const std::vector<float> out = run(c, {.samples = 32, .proposals = proposals});
       for (size_t column = 0; column < 3; ++column) {
-        float least = HUGE_VALF, most = -HUGE_VALF;
-        for (size_t i = column; i < c.v.size(); i += 3) least = std::min(least, c.v[i]), most = std::max(most, c.v[i]);
+        float min = HUGE_VALF, max = -HUGE_VALF;
+        for (size_t i = column; i < c.v.size(); i += 3) min = std::min(min, c.v[i]), max = std::max(max, c.v[i]);
         // A mean of means, both rounded: 400 additions of weights that sum to one.
         for (size_t i = column; i < out.size(); i += 3) {
-          EXPECT_TRUE(out[i] >= least - 1e-4F && out[i] <= most + 1e-4F) << out[i];
+          EXPECT_TRUE(out[i] >= min - 1e-4F && out[i] <= max + 1e-4F) << out[i];
         }
       }
     }
@@ -393,13 +392,12 @@ TEST(LaraBackward, RoundsBf16Once) {
   Case c({.batch = 2, .queries = 40, .keys = 40, .heads = 4, .groups = 2, .dim = 12});
   const std::vector<BFloat16> q = round_to_bf16(c.q), k = round_to_bf16(c.k), v = round_to_bf16(c.v);
   const std::vector<BFloat16> dout = round_to_bf16(c.dout);
-  LaraOptions options{.samples = 16};
+  const LaraOptions options{.samples = 16};
   std::vector<float> out;
   const Backward expected = run_backward(c, options, &out);
   std::vector<float> record(static_cast<size_t>(lara_record_size(c.q_view(), c.k_view(), c.v_view(), options)));
-  options.record = record;
   const View4 q_view(q.data(), c.q_shape()), k_view(k.data(), c.k_shape()), v_view(v.data(), c.v_shape());
-  lara_attention(q_view, k_view, v_view, MutView4(out.data(), c.out_shape()), options);
+  lara_attention(q_view, k_view, v_view, MutView4(out.data(), c.out_shape()), options, record);
   std::vector<BFloat16> dq(q.size()), dk(k.size()), dv(v.size());
   lara_attention_backward(
       q_view, k_view, v_view, View4(out.data(), c.out_shape()), record, View4(dout.data(), c.out_shape()),
@@ -415,12 +413,11 @@ TEST(LaraBackward, RoundsBf16Once) {
 
 TEST(LaraBackward, GivesWhatIsWantedAlone) {
   const Case c({.queries = 30, .keys = 30, .heads = 2, .groups = 2});
-  LaraOptions options{.samples = 8};
+  const LaraOptions options{.samples = 8};
   std::vector<float> out;
   const Backward all = run_backward(c, options, &out);
   std::vector<float> record(static_cast<size_t>(lara_record_size(c.q_view(), c.k_view(), c.v_view(), options)));
-  options.record = record;
-  lara_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(out.data(), c.out_shape()), options);
+  lara_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(out.data(), c.out_shape()), options, record);
   std::vector<float> one(c.q.size(), kNan);
   const auto backward = [&](const QkvGradients& gradients) {
     lara_attention_backward(c.q_view(), c.k_view(), c.v_view(), View4(out.data(), c.out_shape()), record, c.dout_view(),
@@ -436,10 +433,10 @@ TEST(LaraBackward, GivesWhatIsWantedAlone) {
 
 TEST(Lara, RefusesWhatDoesNotFitAndWritesNothing) {
   const Case c({.batch = 2, .queries = 6, .keys = 6, .heads = 4, .groups = 2, .dim = 3, .value_dim = 5});
-  const auto refusal = [&](const LaraOptions& options, View4 k) {
+  const auto refusal = [&](const LaraOptions& options, View4 k, std::span<float> to_record = {}) {
     std::vector<float> out(c.dout.size(), 7.0F);
     const std::string message =
-        refusal_of([&] { lara_attention(c.q_view(), k, c.v_view(), MutView4(out.data(), c.out_shape()), options); });
+        refusal_of([&] { lara_attention(c.q_view(), k, c.v_view(), MutView4(out.data(), c.out_shape()), options, to_record); });
     EXPECT_EQ(out, std::vector<float>(out.size(), 7.0F));
     return message;
   };
@@ -452,7 +449,7 @@ TEST(Lara, RefusesWhatDoesNotFitAndWritesNothing) {
             "lara_attention: weights is mis-opt with standard proposals, expected proposals that have means");
   EXPECT_EQ(refusal({.scale = 0.0F}, c.k_view()), "lara_attention: scale is 0, expected a positive number");
   EXPECT_EQ(refusal({.scale = -1.0F}, c.k_view()), "lara_attention: scale is -1, expected a positive number");
-  EXPECT_EQ(refusal({.threads = -1}, c.k_view()), "lara_attention: threads is -1, expected at least 0");
+  EXPECT_EQ(refusal({.run = {.threads = -1}}, c.k_view()), "lara_attention: threads is -1, expected at least 0");
   EXPECT_EQ(refusal({}, c.k_view().slice(1, 0, 5)),
             "lara_attention: v has shape [2, 6, 2, 5], expected [2, 5, 2, 5] (batch of q, length and heads of k)");
   const std::vector<int64_t> lengths = {6, 9};
@@ -460,7 +457,7 @@ TEST(Lara, RefusesWhatDoesNotFitAndWritesNothing) {
             "lara_attention: lengths[1] is 9, expected 0 to 6 (length of k)");
   std::vector<float> record(3);
   const int64_t size = lara_record_size(c.q_view(), c.k_view(), c.v_view());
-  EXPECT_EQ(refusal({.record = record}, c.k_view()),
+  EXPECT_EQ(refusal({}, c.k_view(), record),
             fmt::format("lara_attention: record has 3 floats, expected {} (its record size)", size));
 
   record.assign(static_cast<size_t>(size), 0.0F);

@@ -527,13 +527,12 @@ TEST_P(CausalLinearGradients, SplitAndResumeEqualsWhole) {
       State state = c.initial;
       const auto slice = [](auto view, const Part& part) { return view.absent() ? view : view.slice(1, part.begin, part.count); };
       for (Part& part : parts) {
-        AttentionOptions options = c.options;
+        const AttentionOptions& options = c.options;
         part.record.assign(static_cast<size_t>(record_size(slice(c.q_view(), part), slice(c.k_view(), part),
                                                            slice(c.v_view(), part), c.map, options)),
                            kNan);
-        options.record = part.record;
         call(c, slice(c.q_view(), part), slice(c.k_view(), part), slice(c.v_view(), part), slice(c.gate_view(), part), state,
-             slice(MutView4(out.data(), c.out_shape()), part), options);
+             slice(MutView4(out.data(), c.out_shape()), part), options, part.record);
       }
       for (const Part* part : {&parts[1], &parts[0]}) {
         AttentionGradients sliced = views;

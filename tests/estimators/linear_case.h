@@ -168,14 +168,14 @@ struct Case {
 };
 
 inline Report call(const Case& c, View4 q, View4 k, View4 v, View3 gate, State& state, MutView4 out,
-                   const AttentionOptions& options) {
+                   const AttentionOptions& options, std::span<float> record = {}) {
   switch (c.shape.op) {
     case Op::rfa:
-      return rfa_attention(q, k, v, c.map, out, options);
+      return rfa_attention(q, k, v, c.map, out, options, record);
     case Op::causal:
-      return causal_attention(q, k, v, c.map, state, out, options);
+      return causal_attention(q, k, v, c.map, state, out, options, record);
     case Op::gated:
-      return gated_attention(q, k, v, gate, c.map, state, out, options);
+      return gated_attention(q, k, v, gate, c.map, state, out, options, record);
   }
   return {};
 }
@@ -189,8 +189,8 @@ struct How {
 
 inline AttentionOptions options_of(const Case& c, const How& how) {
   AttentionOptions options = c.options;
-  options.threads = how.threads;
-  options.executor = how.executor;
+  options.run.threads = how.threads;
+  options.run.executor = how.executor;
   options.segment = how.segment;
   return options;
 }
@@ -198,13 +198,12 @@ inline AttentionOptions options_of(const Case& c, const How& how) {
 // The op, its outputs NaN before.
 inline Outcome run(const Case& c, const How& how = {}) {
   Outcome outcome{std::vector<float>(size_of_shape(c.out_shape()), kNan), c.initial, {}, {}};
-  AttentionOptions options = options_of(c, how);
+  const AttentionOptions options = options_of(c, how);
   if (how.record) {
     outcome.record.assign(static_cast<size_t>(record_size(c.q_view(), c.k_view(), c.v_view(), c.map, options)), kNan);
-    options.record = outcome.record;
   }
   outcome.report = call(c, c.q_view(), c.k_view(), c.v_view(), c.gate_view(), outcome.state,
-                        MutView4(outcome.out.data(), c.out_shape()), options);
+                        MutView4(outcome.out.data(), c.out_shape()), options, outcome.record);
   return outcome;
 }
 

@@ -39,19 +39,20 @@ struct Call {
   View4 dout;
   AttentionGradients gradients;
   AttentionOptions options;
+  std::span<float> to_record;  // of the forward pass
   const FeatureMap* map;
 };
 
 void forward(Op op, Call& with) {
   switch (op) {
     case Op::rfa:
-      rfa_attention(with.q, with.k, with.v, *with.map, with.out, with.options);
+      rfa_attention(with.q, with.k, with.v, *with.map, with.out, with.options, with.to_record);
       break;
     case Op::causal:
-      causal_attention(with.q, with.k, with.v, *with.map, with.state, with.out, with.options);
+      causal_attention(with.q, with.k, with.v, *with.map, with.state, with.out, with.options, with.to_record);
       break;
     case Op::gated:
-      gated_attention(with.q, with.k, with.v, with.gate, *with.map, with.state, with.out, with.options);
+      gated_attention(with.q, with.k, with.v, with.gate, *with.map, with.state, with.out, with.options, with.to_record);
       break;
   }
 }
@@ -145,8 +146,8 @@ TEST_P(Refusal, NamesOptionsThatDoNotFit) {
   refuses("valid", [&](Call& with) { with.options.layout.valid = View2(valid.data(), {2, 9}); });
   refuses("eps", [](Call& with) { with.options.eps = -1e-3F; });
   refuses("eps", [](Call& with) { with.options.eps = std::numeric_limits<float>::quiet_NaN(); });
-  refuses("threads", [](Call& with) { with.options.threads = -1; });
-  refuses("record", [](Call& with) { with.options.record = std::span(with.record).first(3); });
+  refuses("threads", [](Call& with) { with.options.run.threads = -1; });
+  refuses("record", [](Call& with) { with.to_record = std::span(with.record).first(3); });
   const std::vector<int64_t> few = {10}, many = {10, 11}, negative = {-1, 10}, right = {10, 10}, offsets = {0, 10};
   refuses("lengths", [&](Call& with) { with.options.layout.lengths = few; });
   refuses("lengths", [&](Call& with) { with.options.layout.lengths = many; });

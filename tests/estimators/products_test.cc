@@ -24,7 +24,7 @@ class Layer {
     halves_.resize(1 + weights.size(), BFloat16::from_float(kNan));
     bytes_.resize(3 + weights.size(), 127);
     scales_.resize(static_cast<size_t>(rows));
-    quantise_rows("w", View2(weights.data(), {rows, columns}), std::span(bytes_).subspan(3), scales_);
+    quantize_rows("w", View2(weights.data(), {rows, columns}), std::span(bytes_).subspan(3), scales_);
     round_weights("w", weights, std::span(halves_).subspan(1));
     std::copy(weights.begin(), weights.end(), floats_.begin() + 1);
     for (size_t i = 0; i < exact_.size(); ++i) {
@@ -75,7 +75,7 @@ std::vector<float> product(const Layer& layer, View2 x, int threads = 1, Executo
   std::vector<float> y(static_cast<size_t>(tokens * (rows + kGap)), -1.0f);
   const LinearTask task{
       .weights = layer.weights(), .bias = layer.bias(), .x = x, .y = MutView2(y.data(), {tokens, rows}, {rows + kGap, 1})};
-  linear(std::span(&task, 1), threads, executor);
+  linear(std::span(&task, 1), {.threads = threads, .executor = executor});
   for (int64_t n = 0; n < tokens; ++n) {
     for (int64_t i = rows; i < rows + kGap; ++i) EXPECT_EQ(y[static_cast<size_t>(n * (rows + kGap) + i)], -1.0f);
   }
@@ -132,13 +132,13 @@ TEST(Linear, EqualsReferenceAtEveryNumberOfRows) {
 // 300 tokens are more than one block of them, 1031 columns more than two blocks.
 TEST(Linear, TokensHaveTheSameBitsInAnyCompany) {
   for_each_isa_and_type([](WeightType type) {
-    const int64_t rows = 29, columns = 1031, most = 300;
+    const int64_t rows = 29, columns = 1031, max = 300;
     const Layer layer(type, rows, columns, true);
-    const std::vector<float> x = activations(most, columns);
-    const std::vector<float> all = product(layer, rows_with_gap(x, most, columns));
+    const std::vector<float> x = activations(max, columns);
+    const std::vector<float> all = product(layer, rows_with_gap(x, max, columns));
     for (int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 23, 24, 25, 26, 27, 64, 70, 257}) {
-      for (int64_t first : {int64_t{0}, most - tokens}) {
-        const std::vector<float> some = product(layer, rows_with_gap(x, most, columns).slice(0, first, tokens));
+      for (int64_t first : {int64_t{0}, max - tokens}) {
+        const std::vector<float> some = product(layer, rows_with_gap(x, max, columns).slice(0, first, tokens));
         const std::span<const float> expected = std::span(all).subspan(static_cast<size_t>(first * (rows + kGap)), some.size());
         ASSERT_TRUE(same_bits(some, expected)) << layer.text(tokens) << " from " << first;
       }
@@ -173,12 +173,12 @@ TEST(Linear, ThreadsAndFusedTasksChangeNoBit) {
           y.emplace_back(static_cast<size_t>(tokens * layer->weights().rows));
           tasks.push_back({layer->weights(), layer->bias(), rows, MutView2(y.back().data(), {tokens, layer->weights().rows})});
         }
-        linear(tasks, threads, pool.get());
+        linear(tasks, {.threads = threads, .executor = pool.get()});
         size_t i = 0;
         for (const Layer* layer : {&wide, &narrow, &middle}) {
           std::vector<float> alone(y[i].size());
           const LinearTask task{layer->weights(), layer->bias(), rows, MutView2(alone.data(), {tokens, layer->weights().rows})};
-          linear(std::span(&task, 1), 1, pool.get());
+          linear(std::span(&task, 1), {.threads = 1, .executor = pool.get()});
           ASSERT_TRUE(same_bits(alone, y[i++])) << layer->text(tokens) << " threads " << threads;
         }
       }

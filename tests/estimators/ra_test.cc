@@ -235,13 +235,13 @@ TEST(Ra, LaterTokensChangeNoEarlierBit) {
 
 TEST(Ra, ThreadsDoNotChangeABit) {
   const Case c({.batch = 2, .queries = 250, .keys = 250, .heads = 4, .groups = 2, .dim = 20});
-  RaOptions options{.draws = 2, .threads = 1};
+  RaOptions options{.draws = 2, .run = {.threads = 1}};
   const std::vector<float> expected = run(c, options);
   const Backward d = run_backward(c, options);
   for (int threads : {2, 3}) {
     const std::unique_ptr<Executor> pool = make_thread_pool(threads);
-    options.threads = threads;
-    options.executor = pool.get();
+    options.run.threads = threads;
+    options.run.executor = pool.get();
     EXPECT_TRUE(same_bits(run(c, options), expected));
     const Backward other = run_backward(c, options);
     EXPECT_TRUE(same_bits(other.q, d.q) && same_bits(other.k, d.k) && same_bits(other.v, d.v));

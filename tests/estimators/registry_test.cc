@@ -110,7 +110,8 @@ TEST_P(AnyEstimator, StepsAreTheWhole) {
   std::vector<Memory*> sessions;
   for (Memory& memory : memories) sessions.push_back(&memory);
   for (int64_t t = 0; t < kLength; ++t) {
-    attend_step(estimator_, slice(all, 1, t, 1), sessions, view(steps, kBatch).slice(1, t, 1), {.causal = true, .threads = 2});
+    attend_step(estimator_, slice(all, 1, t, 1), sessions, view(steps, kBatch).slice(1, t, 1),
+                {.causal = true, .run = {.threads = 2}});
   }
   expect_near(steps, whole, GetParam());
 }

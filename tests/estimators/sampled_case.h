@@ -115,11 +115,11 @@ struct Case {
 };
 
 inline double greatest(const std::vector<float>& values) {
-  double most = 0;
+  double max = 0;
   for (float value : values) {
-    if (std::isfinite(value)) most = std::max(most, std::abs(static_cast<double>(value)));
+    if (std::isfinite(value)) max = std::max(max, std::abs(static_cast<double>(value)));
   }
-  return most;
+  return max;
 }
 
 inline void expect_close(const std::vector<float>& found, const std::vector<double>& expected, double tolerance,
@@ -132,13 +132,13 @@ inline void expect_close(const std::vector<float>& found, const std::vector<doub
 }
 
 inline double greatest_difference(const std::vector<float>& found, const std::vector<double>& expected) {
-  double most = found.size() == expected.size() ? 0 : HUGE_VAL;
+  double max = found.size() == expected.size() ? 0 : HUGE_VAL;
   for (size_t i = 0; i < found.size(); ++i) {
     const double difference = std::abs(static_cast<double>(found[i]) - expected[i]);
     if (std::isnan(difference)) return difference;
-    most = std::max(most, difference);
+    max = std::max(max, difference);
   }
-  return most;
+  return max;
 }
 
 // Tokens [first, first + count) of a view [B, T, H, D], as an array of its own.

@@ -35,8 +35,8 @@ struct Gradients {
 void backward(const Case& c, const SoftmaxGradients& gradients, int threads = 0, Executor* executor = nullptr) {
   const Outputs outputs = forward(c);
   SoftmaxOptions options = c.options;
-  options.threads = threads;
-  options.executor = executor;
+  options.run.threads = threads;
+  options.run.executor = executor;
   softmax_attention_backward(c.q_view(), c.k_view(), c.v_view(), View4(outputs.out.data(), c.out_shape()),
                              View3(outputs.logsumexp.data(), c.row_shape()), c.dout_view(), gradients, options);
 }

@@ -30,11 +30,11 @@ inline std::vector<float> normals(int64_t count, uint64_t seed, float scale = 1)
 }
 
 inline double greatest(const std::vector<float>& values) {
-  double most = 0;
+  double max = 0;
   for (float value : values) {
-    if (std::isfinite(value)) most = std::max(most, std::abs(static_cast<double>(value)));
+    if (std::isfinite(value)) max = std::max(max, std::abs(static_cast<double>(value)));
   }
-  return most;
+  return max;
 }
 
 struct Shape {
@@ -142,10 +142,10 @@ struct Outputs {
 inline Outputs forward(const Case& c, int threads = 0, Executor* executor = nullptr) {
   Outputs outputs(c);
   SoftmaxOptions options = c.options;
-  options.threads = threads;
-  options.executor = executor;
-  options.logsumexp = MutView3(outputs.logsumexp.data(), c.row_shape());
-  softmax_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(outputs.out.data(), c.out_shape()), options);
+  options.run.threads = threads;
+  options.run.executor = executor;
+  softmax_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(outputs.out.data(), c.out_shape()), options,
+                    MutView3(outputs.logsumexp.data(), c.row_shape()));
   return outputs;
 }
 

@@ -47,7 +47,7 @@ struct Problem {
             .key_bias = View3(bias[s].data(), {1, keys[s], 1}),
             .query_bias = s == 1 ? View3(query_bias.data(), {1, queries, 1}) : View3(),
             .sequences = {{0, 0, 0, visible}},
-            .workers = Workers(SoftmaxOptions{.threads = 1})};
+            .workers = Workers({.threads = 1})};
   }
 
   double logit(size_t s, int64_t i, int64_t j) const {
@@ -213,12 +213,12 @@ TEST(SoftmaxPart, OwnEarlierAndLaterWindowsShareTheKeys) {
       expect_parts_make_the_whole(
           n, keys, keys, first,
           {Visibility::later(queries_count, keys_count, w, s), [=](int64_t i, int64_t j) { return j / s > i / w; }});
-      const int64_t lead = 4, phase = w / 2, most = 2 * s;
+      const int64_t lead = 4, phase = w / 2, max = 2 * s;
       expect_parts_make_the_whole(
           n, keys, keys, first,
-          {Visibility::earlier(queries_count, keys_count, w, s, lead, phase, most), [=](int64_t i, int64_t j) {
+          {Visibility::earlier(queries_count, keys_count, w, s, lead, phase, max), [=](int64_t i, int64_t j) {
              const int64_t end = lead + (i + phase) / w * s;
-             return j < end && j >= end - most;
+             return j < end && j >= end - max;
            }});
     }
   });

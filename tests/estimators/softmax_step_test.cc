@@ -14,12 +14,12 @@ namespace {
 Outputs step(const Case& c, const std::vector<int64_t>& lengths, int threads = 0, Executor* executor = nullptr) {
   Outputs outputs(c);
   SoftmaxOptions options = c.options;
-  options.threads = threads;
-  options.executor = executor;
-  options.logsumexp = MutView3(outputs.logsumexp.data(), c.row_shape());
+  options.run.threads = threads;
+  options.run.executor = executor;
   const Shape& s = c.shape;
   softmax_step(View3(c.q.data(), {s.batch, s.heads, s.dim}), c.k_view(), c.v_view(), lengths,
-               MutView3(outputs.out.data(), {s.batch, s.heads, s.value_dim}), options);
+               MutView3(outputs.out.data(), {s.batch, s.heads, s.value_dim}), options,
+               MutView3(outputs.logsumexp.data(), c.row_shape()));
   return outputs;
 }
 
@@ -31,8 +31,8 @@ void expect_matches_reference(Case& c, const std::vector<int64_t>& lengths) {
   std::vector<double> out(found.out.size()), logsumexp(found.logsumexp.size());
   SoftmaxOptions options = c.options;
   options.layout.lengths = lengths;
-  options.logsumexp = MutView3(logsumexp.data(), c.row_shape());
-  reference::softmax_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(out.data(), c.out_shape()), options);
+  reference::softmax_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(out.data(), c.out_shape()), options,
+                               MutView3(logsumexp.data(), c.row_shape()));
   for (size_t i = 0; i < out.size(); ++i) {
     ASSERT_LE(std::abs(static_cast<double>(found.out[i]) - out[i]), c.out_error()) << c.shape.text() << " at " << i;
   }

@@ -27,8 +27,8 @@ void expect_matches_reference(const Case& c) {
   const Outputs found = forward(c);
   std::vector<double> out(found.out.size()), logsumexp(found.logsumexp.size());
   SoftmaxOptions options = c.options;
-  options.logsumexp = MutView3(logsumexp.data(), c.row_shape());
-  reference::softmax_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(out.data(), c.out_shape()), options);
+  reference::softmax_attention(c.q_view(), c.k_view(), c.v_view(), MutView4(out.data(), c.out_shape()), options,
+                               MutView3(logsumexp.data(), c.row_shape()));
   expect_close(found.out, out, c.out_error(), c.shape.text() + " out");
   // log sum exp errs as much as the greatest logit does, plus the relative error of the sum and of the logarithm's rounding.
   const double error = c.probability_error() + kUnit * (c.greatest_logit() + std::log(static_cast<double>(c.shape.keys + 1)));

@@ -33,22 +33,22 @@ struct Shape {
 };
 
 inline double greatest_of(const std::vector<float>& values) {
-  double most = 0;
+  double max = 0;
   for (float x : values) {
-    if (std::isfinite(x)) most = std::max(most, std::abs(static_cast<double>(x)));
+    if (std::isfinite(x)) max = std::max(max, std::abs(static_cast<double>(x)));
   }
-  return most;
+  return max;
 }
 
 // Of rows of `dim` numbers.
 inline double greatest_norm(const std::vector<float>& values, int64_t dim) {
-  double most = 0;
+  double max = 0;
   for (auto row = values.begin(); row != values.end(); row += dim) {
     double sum = 0;
     for (auto x = row; x != row + dim; ++x) sum += static_cast<double>(*x) * static_cast<double>(*x);
-    if (std::isfinite(sum)) most = std::max(most, sum);
+    if (std::isfinite(sum)) max = std::max(max, sum);
   }
-  return std::sqrt(most);
+  return std::sqrt(max);
 }
 
 template <class Op>
@@ -141,11 +141,10 @@ Outcome run(const Case<Op>& c, WindowState* state = nullptr, int threads = 0, Ex
   Outcome outcome;
   outcome.out.assign(size_of_shape(c.out_shape()), kNan);
   typename Op::Options options = c.options;
-  options.threads = threads;
-  options.executor = executor;
+  options.run.threads = threads;
+  options.run.executor = executor;
   outcome.record.assign(static_cast<size_t>(Op::record_size(c.q_view(), c.k_view(), c.v_view(), state, options)), kNan);
-  options.record = outcome.record;
-  Op::attention(c.q_view(), c.k_view(), c.v_view(), state, MutView4(outcome.out.data(), c.out_shape()), options);
+  Op::attention(c.q_view(), c.k_view(), c.v_view(), state, MutView4(outcome.out.data(), c.out_shape()), options, outcome.record);
   return outcome;
 }
 

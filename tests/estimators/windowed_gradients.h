@@ -25,8 +25,8 @@ Gradients<Op> backward(const Case<Op>& c, const Outcome& outcome, const WindowSt
                        Executor* executor = nullptr) {
   Gradients<Op> gradients(c);
   typename Op::Options options = c.options;
-  options.threads = threads;
-  options.executor = executor;
+  options.run.threads = threads;
+  options.run.executor = executor;
   Op::backward(c.q_view(), c.k_view(), c.v_view(), initial, View4(outcome.out.data(), c.out_shape()), outcome.record,
                c.dout_view(), gradients.views(c), options);
   return gradients;
@@ -145,7 +145,7 @@ void expect_gradients(const Case<Op>& c, int64_t begin) {
       ASSERT_NEAR(sum, slope.expected, error)
           << c.shape.text() << " from " << begin << " input " << slope.input << ", " << slope.direction.size() << " numbers";
     }
-    for (double most : largest) EXPECT_GT(most, 20) << "the differences are too small to test anything";
+    for (double max : largest) EXPECT_GT(max, 20) << "the differences are too small to test anything";
   });
 }
 

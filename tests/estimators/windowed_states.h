@@ -117,9 +117,9 @@ void later_tokens_read_the_rows_of_the_state() {
   };
   for (bool steps : {false, true}) {
     const std::vector<float> out = continued(false, steps), other = continued(true, steps);
-    double most = 0;
-    for (size_t i = 0; i < out.size(); ++i) most = std::max(most, std::abs(static_cast<double>(out[i] - other[i])));
-    EXPECT_GT(most, 100 * c.out_error()) << (steps ? "steps" : "chunks");
+    double max = 0;
+    for (size_t i = 0; i < out.size(); ++i) max = std::max(max, std::abs(static_cast<double>(out[i] - other[i])));
+    EXPECT_GT(max, 100 * c.out_error()) << (steps ? "steps" : "chunks");
   }
   expect_near(continued(true, true), continued(true, false), c.out_error(), "steps and chunks");
 }

@@ -41,9 +41,8 @@ struct SampledCase {
     }
   }
   // Exact attention, into out and log_sum.
-  void softmax(SoftmaxOptions options) {
-    options.logsumexp = log_sum.mut();
-    reference::softmax_attention(q.view(), k.view(), v.view(), out.mut(), options);
+  void softmax(const SoftmaxOptions& options) {
+    reference::softmax_attention(q.view(), k.view(), v.view(), out.mut(), options, log_sum.mut());
   }
 
   Array4 q, k, v, out;
@@ -72,13 +71,13 @@ inline void expect_hull(const TwinOp& op, const SampledSizes& sizes = {}) {
     for (int64_t h = 0; h < sizes.heads; ++h) {
       const int64_t g = h / (sizes.heads / sizes.key_heads);
       for (int64_t e = 0; e < sizes.value_dim; ++e) {
-        double least = 2, greatest = -2;
+        double min = 2, greatest = -2;
         for (int64_t t = 0; t < sizes.keys; ++t) {
-          least = std::min(least, in.v.view()(b, t, g, e));
+          min = std::min(min, in.v.view()(b, t, g, e));
           greatest = std::max(greatest, in.v.view()(b, t, g, e));
         }
         for (int64_t t = 0; t < sizes.queries; ++t) {
-          EXPECT_GE(in.out.view()(b, t, h, e), least - 1e-13);
+          EXPECT_GE(in.out.view()(b, t, h, e), min - 1e-13);
           EXPECT_LE(in.out.view()(b, t, h, e), greatest + 1e-13);
         }
       }

@@ -61,11 +61,11 @@ Tensors stored_as(Tensors tensors, WeightType type) {
       OwnedTensor& to = result[name] = {"BF16", one.shape, std::vector<std::byte>(floats.size() * 2)};
       std::memcpy(to.bytes.data(), rounded.data(), to.bytes.size());
     } else {
-      std::vector<int8_t> quantised(floats.size());
+      std::vector<int8_t> quantized(floats.size());
       std::vector<float> scales(static_cast<size_t>(one.shape[0]));
-      quantise_rows(name, View2(floats.data(), {one.shape[0], one.shape[1]}), quantised, scales);
+      quantize_rows(name, View2(floats.data(), {one.shape[0], one.shape[1]}), quantized, scales);
       OwnedTensor& to = result[name] = {"I8", one.shape, std::vector<std::byte>(floats.size())};
-      std::memcpy(to.bytes.data(), quantised.data(), to.bytes.size());
+      std::memcpy(to.bytes.data(), quantized.data(), to.bytes.size());
       OwnedTensor& factors = result[name + "_scale"] = {"F32", {one.shape[0]}, std::vector<std::byte>(scales.size() * 4)};
       std::memcpy(factors.bytes.data(), scales.data(), factors.bytes.size());
     }

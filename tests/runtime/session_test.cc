@@ -315,14 +315,14 @@ TEST(Session, DamagedAndForeignFilesAreRefused) {
 
 TEST(Session, BadCallsAreRefusedAndChangeNothing) {
   const auto model = golden_model("lm-softmax-learned");
-  const int64_t most = model->config().max_length;
+  const int64_t max = model->config().max_length;
   Session session(model), fresh(model);
   EXPECT_THROW(fresh.sample(), InvalidArgument);
   session.prefill(random_ids(model->config().vocabulary, 5, 1));
   const std::vector<std::byte> before = session.to_bytes();
   EXPECT_THROW(session.step(-1), InvalidArgument);
   EXPECT_THROW(session.step(static_cast<int32_t>(model->config().vocabulary)), InvalidArgument);
-  EXPECT_THROW(session.prefill(std::vector<int32_t>(static_cast<size_t>(most), 1)), InvalidArgument);
+  EXPECT_THROW(session.prefill(std::vector<int32_t>(static_cast<size_t>(max), 1)), InvalidArgument);
   EXPECT_THROW(session.rollback(1), InvalidArgument);
   Session* const twice[] = {&session, &session};
   EXPECT_THROW(Session::step(twice, std::vector<int32_t>{1, 1}), InvalidArgument);
@@ -339,7 +339,7 @@ TEST(PrefixCache, ForgetsTheLeastRecentlyUsed) {
   PrefixCache roomy(model, {.every = Session::kChunk});
   Session(model).prefill(random_ids(model->config().vocabulary, Session::kChunk, 1), &roomy);
   const size_t one = roomy.counts().bytes;
-  PrefixCache cache(model, {.most_bytes = 2 * one, .every = Session::kChunk});
+  PrefixCache cache(model, {.max_bytes = 2 * one, .every = Session::kChunk});
   const auto ask = [&](uint32_t seed) {
     Session session(model);
     return session.prefill(random_ids(model->config().vocabulary, Session::kChunk, seed), &cache);
@@ -377,7 +377,7 @@ TEST(PrefixCache, CountsAllThatItHolds) {
   cache.clear();
   EXPECT_EQ(cache.counts().bytes, 0U);
   // With a byte less there is no room for it.
-  PrefixCache narrow(model, {.most_bytes = counts.bytes - 1, .every = 100 * Session::kChunk});
+  PrefixCache narrow(model, {.max_bytes = counts.bytes - 1, .every = 100 * Session::kChunk});
   Session(model).prefill(ids, &narrow);
   EXPECT_EQ(narrow.counts().snapshots, 0);
 }

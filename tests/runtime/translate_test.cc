@@ -35,7 +35,7 @@ TEST(Translate, LogProbabilitiesAreThoseOfOnePassOverTheTranslation) {
     const auto model = golden_model(name);
     const std::vector<int32_t> source = GoldenAnswer(name).ids("source", 0);
     for (const int64_t beam : {1, 3}) {
-      const TranslateOptions options{.beam = beam, .most_tokens = 12};
+      const TranslateOptions options{.beam = beam, .max_tokens = 12};
       const std::vector<Translation> found = translate(*model, source, options);
       ASSERT_FALSE(found.empty());
       EXPECT_LE(found.size(), static_cast<size_t>(beam));
@@ -53,7 +53,7 @@ TEST(Translate, GreedyTakesTheLikeliestTokenEachTime) {
   for (const std::string& name : kNames) {
     const auto model = golden_model(name);
     const std::vector<int32_t> source = GoldenAnswer(name).ids("source", 1);
-    const std::vector<Translation> found = translate(*model, source, {.beam = 1, .most_tokens = 10});
+    const std::vector<Translation> found = translate(*model, source, {.beam = 1, .max_tokens = 10});
     std::vector<int32_t> expected, target = {Tokenizer::kBegin};
     while (expected.size() < 10) {
       const std::vector<float> logits = translation_logits(*model, source, target);
@@ -73,7 +73,7 @@ TEST(Translate, ExhaustiveBeamFindsTheBest) {
   const std::vector<int32_t> source = GoldenAnswer("translate-gate").ids("source", 0);
   const auto vocabulary = static_cast<int32_t>(model->config().vocabulary);
   const std::vector<Translation> found =
-      translate(*model, source, {.beam = vocabulary * 2, .most_tokens = 2, .length_penalty = 0});
+      translate(*model, source, {.beam = vocabulary * 2, .max_tokens = 2, .length_penalty = 0});
   double best = log_probability_of(*model, source, {}, true);
   for (int32_t a = 0; a < vocabulary; ++a) {
     if (a != Tokenizer::kEnd) best = std::max(best, log_probability_of(*model, source, {a}, true));
@@ -87,7 +87,7 @@ TEST(Translate, ThreadsChangeNoBit) {
     const auto model = golden_model(name);
     const std::vector<int32_t> source = GoldenAnswer(name).ids("source", 0);
     const auto run = [&](const RunOptions& options) {
-      const std::vector<Translation> found = translate(*model, source, {.beam = 4, .most_tokens = 8, .run = options});
+      const std::vector<Translation> found = translate(*model, source, {.beam = 4, .max_tokens = 8, .run = options});
       std::vector<std::pair<std::vector<int32_t>, double>> all;
       for (const Translation& one : found) all.emplace_back(one.ids, one.log_probability);
       return all;

@@ -49,10 +49,10 @@ Sequences sequences_of(const std::vector<int64_t>& lengths) {
   return sequences;
 }
 
-std::vector<int64_t> random_lengths(size_t count, int64_t most, uint64_t seed) {
+std::vector<int64_t> random_lengths(size_t count, int64_t max, uint64_t seed) {
   RandomStream random({.seed = seed});
   std::vector<int64_t> lengths(count);
-  for (int64_t& length : lengths) length = 1 + random.next_u32() % most;
+  for (int64_t& length : lengths) length = 1 + random.next_u32() % max;
   return lengths;
 }
 

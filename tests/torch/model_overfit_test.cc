@@ -25,9 +25,9 @@ ModelConfig config_of(Task task, const std::string& estimator) {
 }
 
 // The steps of Adam that bring the loss below 0.05, at most `most`; 0: it stays above.
-int64_t steps_to_learn(ModelImpl& model, const std::function<Tensor()>& loss, int64_t most = 400) {
+int64_t steps_to_learn(ModelImpl& model, const std::function<Tensor()>& loss, int64_t max = 400) {
   torch::optim::Adam optimiser(model.parameters(), torch::optim::AdamOptions(1e-2));
-  for (int64_t step = 1; step <= most; ++step) {
+  for (int64_t step = 1; step <= max; ++step) {
     optimiser.zero_grad();
     const Tensor value = loss();
     if (value.item<double>() < 0.05) return step;

@@ -110,7 +110,7 @@ TEST_F(InitialModel, OfEightBitsIsRefused) {
   const std::byte values[4] = {};
   const TensorToWrite tensor{"embedding.weight", "I8", {2, 2}, values};
   write_safetensors(path("base") + "/model.safetensors", std::vector{tensor}, {});
-  EXPECT_NE(error_of(from_base("more")).find("quantised models cannot be trained"), std::string::npos);
+  EXPECT_NE(error_of(from_base("more")).find("quantized models cannot be trained"), std::string::npos);
 }
 
 // A vocabulary from elsewhere, of bytes.

@@ -77,7 +77,7 @@ TEST(TrainOptions, JsonRoundTripKeepsEveryValue) {
           } else if constexpr (std::is_same_v<Value, bool>) {
             options.*field = true;
           } else if constexpr (std::is_same_v<Value, double>) {
-            options.*field = info.least + (info.most - info.least) / 3;
+            options.*field = info.min + (info.max - info.min) / 3;
           } else {
             options.*field += 1;
           }

@@ -49,7 +49,7 @@ struct Read {
   Tensor report;
 };
 
-// The fields `layout`, `threads`, `executor`, `record`, `key_bias` and `logsumexp` of the options are ignored: these are tensors
+// The fields `layout`, `run` and `key_bias` of the options are ignored: these are tensors
 // here, and the threads are those of torch.
 Tensor softmax(const Tensor& q, const Tensor& k, const Tensor& v, const SoftmaxOptions& options = {}, const Tensor& valid = {},
                const Tensor& key_bias = {}, const Tensor& cu_seqlens = {}, const Tensor& cu_seqlens_k = {});

@@ -57,9 +57,9 @@ Flag CommandLine::add(const std::string& name, std::filesystem::path& target, co
       name, [&target](const std::string& text) { target = text; }, description);
 }
 
-Flag CommandLine::add_values(const std::string& name, std::vector<std::string>& target, int most,
+Flag CommandLine::add_values(const std::string& name, std::vector<std::string>& target, int max,
                              const std::string& description) const {
-  return Flag(app_->add_option(name, target, description)->expected(1, most));
+  return Flag(app_->add_option(name, target, description)->expected(1, max));
 }
 
 Flag CommandLine::add_parsed(const std::string& name, Parse parse, const std::string& description) const {

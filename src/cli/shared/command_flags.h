@@ -53,7 +53,7 @@ class CommandLine {
   Flag add(const std::string& name, std::filesystem::path& target, const std::string& description) const;
   // Several values in a row, such as file names.
   static constexpr int kAnyNumber = 1 << 29;  // as CLI11 writes it
-  Flag add_values(const std::string& name, std::vector<std::string>& target, int most, const std::string& description) const;
+  Flag add_values(const std::string& name, std::vector<std::string>& target, int max, const std::string& description) const;
   // `parse` gets the text of the value and throws FlagError if it is wrong.
   using Parse = std::function<void(const std::string& text)>;
   Flag add_parsed(const std::string& name, Parse parse, const std::string& description) const;

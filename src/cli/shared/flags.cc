@@ -15,8 +15,8 @@ bool parse_whole(std::string_view text, Number& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-void require_at_most(const std::string& flag, std::string_view text, int64_t value, int64_t most) {
-  if (value > most) throw FlagError(flag, fmt::format("'{}' is too large, expected at most {}", text, most));
+void require_at_most(const std::string& flag, std::string_view text, int64_t value, int64_t max) {
+  if (value > max) throw FlagError(flag, fmt::format("'{}' is too large, expected at most {}", text, max));
 }
 
 using Parser = std::function<int64_t(const std::string& flag, std::string_view text)>;
@@ -46,21 +46,21 @@ int64_t parse_integer(const std::string& flag, std::string_view text) {
   return value;
 }
 
-int64_t parse_positive(const std::string& flag, std::string_view text, int64_t most) {
+int64_t parse_positive(const std::string& flag, std::string_view text, int64_t max) {
   int64_t value = 0;
   if (!parse_whole(text, value) || value < 1) {
     throw FlagError(flag, fmt::format("'{}' is not a positive integer", text));
   }
-  require_at_most(flag, text, value, most);
+  require_at_most(flag, text, value, max);
   return value;
 }
 
-int64_t parse_count(const std::string& flag, std::string_view text, int64_t most) {
+int64_t parse_count(const std::string& flag, std::string_view text, int64_t max) {
   int64_t value = 0;
   if (!parse_whole(text, value) || value < 0) {
     throw FlagError(flag, fmt::format("'{}' is not an integer of 0 or more", text));
   }
-  require_at_most(flag, text, value, most);
+  require_at_most(flag, text, value, max);
   return value;
 }
 
@@ -72,10 +72,10 @@ uint64_t parse_seed(const std::string& flag, std::string_view text) {
   return seed;
 }
 
-double parse_number(const std::string& flag, std::string_view text, double least, double most) {
+double parse_number(const std::string& flag, std::string_view text, double min, double max) {
   double value = 0;
-  if (!parse_whole(text, value) || !(value >= least && value <= most)) {
-    const std::string range = most < kLargestInteger ? fmt::format("{} to {}", least, most) : fmt::format("{} on", least);
+  if (!parse_whole(text, value) || !(value >= min && value <= max)) {
+    const std::string range = max < kLargestInteger ? fmt::format("{} to {}", min, max) : fmt::format("{} on", min);
     throw FlagError(flag, fmt::format("'{}' is not a number from {}", text, range));
   }
   return value;
@@ -90,10 +90,10 @@ std::vector<std::string> split_list(const std::string& flag, const std::string& 
   return values;
 }
 
-Flag add_positive(CommandLine& command, const std::string& flag, int64_t& target, const std::string& description, int64_t most) {
+Flag add_positive(CommandLine& command, const std::string& flag, int64_t& target, const std::string& description, int64_t max) {
   return command
       .add_parsed(
-          flag, [&target, flag, most](const std::string& text) { target = parse_positive(flag, text, most); }, description)
+          flag, [&target, flag, max](const std::string& text) { target = parse_positive(flag, text, max); }, description)
       .type_name("N")
       .default_text(target > 0 ? fmt::format("{}", target) : "");
 }
@@ -125,25 +125,24 @@ Flag add_threads(CommandLine& command, int& target) {
   return command
       .add_parsed(
           "--threads",
-          [&target](const std::string& text) { target = static_cast<int>(parse_positive("--threads", text, kMostThreads)); },
+          [&target](const std::string& text) { target = static_cast<int>(parse_positive("--threads", text, kMaxThreads)); },
           "Threads (default: one per CPU)")
       .type_name("N");
 }
 
-Flag add_number(CommandLine& command, const std::string& flag, double& target, double least, double most,
+Flag add_number(CommandLine& command, const std::string& flag, double& target, double min, double max,
                 const std::string& description) {
   return command
       .add_parsed(
-          flag, [&target, flag, least, most](const std::string& text) { target = parse_number(flag, text, least, most); },
-          description)
+          flag, [&target, flag, min, max](const std::string& text) { target = parse_number(flag, text, min, max); }, description)
       .type_name("X")
       .default_text(fmt::format("{}", target));
 }
 
 Flag add_positives(CommandLine& command, const std::string& flag, std::vector<int64_t>& target, const std::string& description,
-                   int64_t most) {
+                   int64_t max) {
   return add_list(command, flag, target, description,
-                  [most](const std::string& name, std::string_view text) { return parse_positive(name, text, most); });
+                  [max](const std::string& name, std::string_view text) { return parse_positive(name, text, max); });
 }
 
 Flag add_counts(CommandLine& command, const std::string& flag, std::vector<int64_t>& target, const std::string& description) {

@@ -18,14 +18,14 @@
 
 namespace raffia::cli {
 
-inline constexpr int64_t kMostThreads = 1024;  // more is probably a typing error
+inline constexpr int64_t kMaxThreads = 1024;  // more is probably a typing error
 // More than any size that fits in memory, and small enough that products of two do not overflow.
 inline constexpr int64_t kLargestInteger = 1'000'000'000;
 
 // Parses the text of one value. Throws FlagError, whose message starts with `flag`.
 int64_t parse_integer(const std::string& flag, std::string_view text);
-int64_t parse_positive(const std::string& flag, std::string_view text, int64_t most = kLargestInteger);
-int64_t parse_count(const std::string& flag, std::string_view text, int64_t most = kLargestInteger);  // 0 or more
+int64_t parse_positive(const std::string& flag, std::string_view text, int64_t max = kLargestInteger);
+int64_t parse_count(const std::string& flag, std::string_view text, int64_t max = kLargestInteger);  // 0 or more
 uint64_t parse_seed(const std::string& flag, std::string_view text);
 
 // "a,b,c" split at commas; duplicates are removed. An empty list or value is an error.
@@ -33,18 +33,18 @@ std::vector<std::string> split_list(const std::string& flag, const std::string& 
 
 // A flag with one value, or with a comma-separated list of values. The value of the target is the default.
 Flag add_positive(CommandLine& command, const std::string& flag, int64_t& target, const std::string& description,
-                  int64_t most = kLargestInteger);
+                  int64_t max = kLargestInteger);
 Flag add_positive(CommandLine& command, const std::string& flag, std::optional<int64_t>& target, const std::string& description);
 Flag add_count(CommandLine& command, const std::string& flag, int64_t& target, const std::string& description);  // 0 or more
 Flag add_seed(CommandLine& command, const std::string& flag, uint64_t& target, const std::string& description);
 Flag add_threads(CommandLine& command, int& target);  // --threads of one run; 0, the default: one per CPU
 
 // A number from `least` to `most`.
-double parse_number(const std::string& flag, std::string_view text, double least, double most);
-Flag add_number(CommandLine& command, const std::string& flag, double& target, double least, double most,
+double parse_number(const std::string& flag, std::string_view text, double min, double max);
+Flag add_number(CommandLine& command, const std::string& flag, double& target, double min, double max,
                 const std::string& description);
 Flag add_positives(CommandLine& command, const std::string& flag, std::vector<int64_t>& target, const std::string& description,
-                   int64_t most = kLargestInteger);
+                   int64_t max = kLargestInteger);
 Flag add_counts(CommandLine& command, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
 Flag add_integers(CommandLine& command, const std::string& flag, std::vector<int64_t>& target, const std::string& description);
 

@@ -53,12 +53,12 @@ std::optional<uint64_t> Input::size() const {
   return static_cast<uint64_t>(info.st_size - at);
 }
 
-Input::Came Input::read_raw(std::string& buffer, size_t most) {
+Input::Came Input::read_raw(std::string& buffer, size_t max) {
   if (ended_) return Came::end;
   if (!await_input(descriptor_)) return Came::signal;
   const size_t before = buffer.size();
-  buffer.resize(before + most);
-  const ssize_t n = ::read(descriptor_, buffer.data() + before, most);
+  buffer.resize(before + max);
+  const ssize_t n = ::read(descriptor_, buffer.data() + before, max);
   const int error = errno;
   buffer.resize(before + static_cast<size_t>(std::max<ssize_t>(n, 0)));
   if (n > 0) return Came::bytes;
@@ -76,19 +76,19 @@ Input::Came Input::find_compression() {
   return Came::bytes;
 }
 
-Input::Came Input::read_some(std::string& buffer, size_t most) {
+Input::Came Input::read_some(std::string& buffer, size_t max) {
   if (!compression_ && find_compression() == Came::signal) return Came::signal;
   if (decompressor_ == nullptr) {
-    if (raw_.empty()) return read_raw(buffer, most);
-    buffer.append(raw_, 0, most);
-    raw_.erase(0, most);
+    if (raw_.empty()) return read_raw(buffer, max);
+    buffer.append(raw_, 0, max);
+    raw_.erase(0, max);
     return Came::bytes;
   }
   const size_t before = buffer.size();
   while (!all_out_) {
     if (raw_.empty() && read_raw(raw_, kAtOnce) == Came::signal) return Came::signal;
     std::string_view left = raw_;
-    all_out_ = decompressor_->run(left, ended_, buffer, most);
+    all_out_ = decompressor_->run(left, ended_, buffer, max);
     raw_.erase(0, raw_.size() - left.size());
     if (buffer.size() > before) return Came::bytes;
   }
@@ -112,8 +112,8 @@ std::optional<std::string> Input::line() {
       return found;
     }
     searched = ahead_.size();
-    if (searched > kMostBytesOfLine) {
-      throw FormatError(fmt::format("{}: a line has more than {} bytes, the maximum", name_, kMostBytesOfLine));
+    if (searched > kMaxBytesOfLine) {
+      throw FormatError(fmt::format("{}: a line has more than {} bytes, the maximum", name_, kMaxBytesOfLine));
     }
     const Came came = read_some(ahead_, kAtOnce);
     if (came == Came::signal || (came == Came::end && ahead_.empty())) return {};

@@ -13,7 +13,7 @@
 
 namespace raffia::cli {
 
-constexpr size_t kMostBytesOfLine = size_t{1} << 28;
+constexpr size_t kMaxBytesOfLine = size_t{1} << 28;
 
 // All throw IoError, which names the input and the reason given by the system, and FormatError for damaged compressed data. "A
 // signal" is one that Interrupts noted.
@@ -33,13 +33,13 @@ class Input {
   bool read(std::string& buffer, size_t bytes);
 
   // The next line without its end; nullopt at the end of input, or if a signal came. The last line need not have an end.
-  // A line of more than kMostBytesOfLine bytes is an error.
+  // A line of more than kMaxBytesOfLine bytes is an error.
   std::optional<std::string> line();
 
  private:
   enum class Came : uint8_t { bytes, end, signal };
-  Came read_raw(std::string& buffer, size_t most);   // one call of read(2)
-  Came read_some(std::string& buffer, size_t most);  // decompressed: at least one byte unless the input ends
+  Came read_raw(std::string& buffer, size_t max);   // one call of read(2)
+  Came read_some(std::string& buffer, size_t max);  // decompressed: at least one byte unless the input ends
   Came find_compression();
   bool is_compressed() const { return compression_.value_or(Compression::none) != Compression::none; }
 

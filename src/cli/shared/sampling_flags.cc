@@ -27,12 +27,12 @@ Flag add(CommandLine& command, SamplingFlags& flags, const std::string& flag, Fi
       .default_text(fmt::format("{}", SamplingOptions{}.*field));
 }
 
-auto number(double least, double most) {
-  return [least, most](const std::string& flag, std::string_view text) { return parse_number(flag, text, least, most); };
+auto number(double min, double max) {
+  return [min, max](const std::string& flag, std::string_view text) { return parse_number(flag, text, min, max); };
 }
 
-auto count(int64_t most) {
-  return [most](const std::string& flag, std::string_view text) { return parse_count(flag, text, most); };
+auto count(int64_t max) {
+  return [max](const std::string& flag, std::string_view text) { return parse_count(flag, text, max); };
 }
 
 }  // namespace

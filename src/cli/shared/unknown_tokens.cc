@@ -11,7 +11,7 @@
 namespace raffia::cli {
 namespace {
 
-constexpr size_t kMostExamples = 5;
+constexpr size_t kMaxExamples = 5;
 
 size_t size_of_word(std::string_view text, size_t at) {
   return std::min(text.find_first_of(" \t\r\n\f\v", at + 1), text.size()) - at;
@@ -27,7 +27,7 @@ void UnknownTokens::add(std::string_view text, std::span<const int32_t> ids) {
 }
 
 void UnknownTokens::find_examples(std::string_view text) {
-  for (size_t at = 0, size = 0; at < text.size() && examples_.size() < kMostExamples; at += size) {
+  for (size_t at = 0, size = 0; at < text.size() && examples_.size() < kMaxExamples; at += size) {
     size = words_ ? size_of_word(text, at) : character_at(text, at).size;
     const std::string part(text.substr(at, size));
     const std::vector<int32_t> ids = tokenizer_.encode_rest(part);
@@ -46,7 +46,7 @@ std::string UnknownTokens::summary() const {
              ? fmt::format("1 {} is not in the vocabulary and was read as an unknown token: {}", noun, fmt::join(shown, ", "))
              : fmt::format("{} {}s are not in the vocabulary and were read as unknown tokens: {}{}",
                            grouped(static_cast<uint64_t>(count_)), noun, fmt::join(shown, ", "),
-                           examples_.size() == kMostExamples ? ", .." : "");
+                           examples_.size() == kMaxExamples ? ", .." : "");
 }
 
 }  // namespace raffia::cli

@@ -25,10 +25,10 @@ void require_options(const char* function, const CausalEvaOptions& options) {
   require(options.summaries >= 0 && options.summaries % (options.window / options.chunk) == 0,
           "{}: summaries is {}, expected a multiple of {} (window / chunk)", function, options.summaries,
           options.window / options.chunk);
-  require(options.summaries <= kMostOfAWindow, "{}: summaries is {}, expected at most {}", function, options.summaries,
-          kMostOfAWindow);
-  require(options.features >= 1 && options.features <= kMostOfAWindow, "{}: features is {}, expected 1 to {}", function,
-          options.features, kMostOfAWindow);
+  require(options.summaries <= kMaxOfAWindow, "{}: summaries is {}, expected at most {}", function, options.summaries,
+          kMaxOfAWindow);
+  require(options.features >= 1 && options.features <= kMaxOfAWindow, "{}: features is {}, expected 1 to {}", function,
+          options.features, kMaxOfAWindow);
   require(options.decay > 0 && options.decay <= 1, "{}: decay is {}, expected above 0 and at most 1", function, options.decay);
 }
 
@@ -253,7 +253,7 @@ class EvaSequence {
 
   // Queries over the summaries before their window.
   SoftmaxPart summary_part(const Stretch& s, int64_t member) const {
-    const int64_t most = options_.summaries == 0 ? INT64_MAX / 2 : options_.summaries;
+    const int64_t max = options_.summaries == 0 ? INT64_MAX / 2 : options_.summaries;
     return {.q = heads_of(s.q, member),
             .k = keys_.view(),
             .v = heads_of(values_.view(), member),
@@ -261,7 +261,7 @@ class EvaSequence {
             .key_bias = View3(log_counts_.data(), {1, chunks_, call_.groups}, {0, 1, 0}),
             .sequences = {{0, s.first, 0,
                            Visibility::earlier(static_cast<size_t>(s.queries()), static_cast<size_t>(chunks_), call_.window, per_,
-                                               first_chunk(s), s.first, most)}},
+                                               first_chunk(s), s.first, max)}},
             .workers = call_.workers()};
   }
 
@@ -354,7 +354,7 @@ WindowStateShape shape_of(const WindowedCall& call, const CausalEvaOptions& opti
 
 void require_state(const WindowedCall& call, const CausalEvaOptions& options, const WindowState* state, const char* argument) {
   require(state == nullptr || options.summaries > 0,
-          "{}: {} is given with summaries = 0, expected null (such a state would grow without bound)", call.function, argument);
+          "{}: {} is given with summaries = 0, expected none (such a state would grow without bound)", call.function, argument);
   call.require_state(state, argument, shape_of(call, options));
 }
 
@@ -407,6 +407,46 @@ void step(const char* function, View3 q, View3 k, View3 v, const std::vector<Ste
   });
 }
 
+// The operations, with null instead of a state that is not given.
+
+void attend(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& options,
+            std::span<float> record) {
+  constexpr const char* kName = "causal_eva_attention";
+  require_options(kName, options);
+  const WindowedCall call(kName, q, k, v, options);
+  require_state(call, options, state, "state");
+  DrawnRows features = features_of(call, options);
+  run_windows(call, state, out, record, [&](const SequenceWindows& windows, int64_t entry) {
+    const float* rows = features.of_entry(state, entry, folds(options, windows));
+    const EvaSequence eva(call, options, rows, windows, state, entry, false);
+    for (const Stretch& stretch : windows.stretches()) eva.forward_stretch(stretch);
+    if (state == nullptr || windows.stretches().empty()) return;
+    if (state->tokens(entry) == 0) features.give_to(*state, entry);
+    eva.save(*state, entry);
+  });
+}
+
+int64_t record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalEvaOptions& options) {
+  constexpr const char* kName = "causal_eva_record_size";
+  require_options(kName, options);
+  const WindowedCall call(kName, q, k, v, options);
+  require_state(call, options, initial, "initial");
+  return call.record_size();
+}
+
+void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, std::span<const float> record, View4 dout,
+              const QkvGradients& gradients, const CausalEvaOptions& options) {
+  constexpr const char* kName = "causal_eva_attention_backward";
+  require_options(kName, options);
+  const WindowedCall call(kName, q, k, v, options);
+  require_state(call, options, initial, "initial");
+  DrawnRows features = features_of(call, options);
+  run_windows_backward(call, initial, out, record, dout, gradients, [&](const SequenceWindows& windows, int64_t entry) {
+    const float* rows = features.of_entry(initial, entry, folds(options, windows));
+    EvaSequence(call, options, rows, windows, initial, entry, true).backward_all();
+  });
+}
+
 }  // namespace
 
 WindowStateShape causal_eva_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
@@ -418,42 +458,32 @@ WindowStateShape causal_eva_state_shape(int64_t batch, int64_t query_heads, int6
   return shape_of(batch, query_heads, heads, dim, value_dim, options);
 }
 
-void causal_eva_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& options) {
-  constexpr const char* kName = "causal_eva_attention";
-  require_options(kName, options);
-  const WindowedCall call(kName, q, k, v, options);
-  require_state(call, options, state, "state");
-  DrawnRows features = features_of(call, options);
-  run_windows(call, state, out, options.record, [&](const SequenceWindows& windows, int64_t entry) {
-    const float* rows = features.of_entry(state, entry, folds(options, windows));
-    const EvaSequence eva(call, options, rows, windows, state, entry, false);
-    for (const Stretch& stretch : windows.stretches()) eva.forward_stretch(stretch);
-    if (state == nullptr || windows.stretches().empty()) return;
-    if (state->tokens(entry) == 0) features.give_to(*state, entry);
-    eva.save(*state, entry);
-  });
+void causal_eva_attention(View4 q, View4 k, View4 v, WindowState& state, MutView4 out, const CausalEvaOptions& options,
+                          std::span<float> record) {
+  attend(q, k, v, &state, out, options, record);
 }
 
-int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalEvaOptions& options) {
-  constexpr const char* kName = "causal_eva_record_size";
-  require_options(kName, options);
-  const WindowedCall call(kName, q, k, v, options);
-  require_state(call, options, initial, "initial");
-  return call.record_size();
+void causal_eva_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalEvaOptions& options, std::span<float> record) {
+  attend(q, k, v, nullptr, out, options, record);
 }
 
-void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out,
+int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const WindowState& initial, const CausalEvaOptions& options) {
+  return record_size(q, k, v, &initial, options);
+}
+
+int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const CausalEvaOptions& options) {
+  return record_size(q, k, v, nullptr, options);
+}
+
+void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState& initial, View4 out,
                                    std::span<const float> record, View4 dout, const QkvGradients& gradients,
                                    const CausalEvaOptions& options) {
-  constexpr const char* kName = "causal_eva_attention_backward";
-  require_options(kName, options);
-  const WindowedCall call(kName, q, k, v, options);
-  require_state(call, options, initial, "initial");
-  DrawnRows features = features_of(call, options);
-  run_windows_backward(call, initial, out, record, dout, gradients, [&](const SequenceWindows& windows, int64_t entry) {
-    const float* rows = features.of_entry(initial, entry, folds(options, windows));
-    EvaSequence(call, options, rows, windows, initial, entry, true).backward_all();
-  });
+  backward(q, k, v, &initial, out, record, dout, gradients, options);
+}
+
+void causal_eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
+                                   const QkvGradients& gradients, const CausalEvaOptions& options) {
+  backward(q, k, v, nullptr, out, record, dout, gradients, options);
 }
 
 void causal_eva_step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalEvaOptions& options) {

@@ -14,10 +14,20 @@ struct EvaOps {
   static constexpr auto kAttend = eva_attention;
   static constexpr auto kRecordSize = eva_record_size;
   static constexpr auto kBackward = eva_attention_backward;
-  static constexpr auto kCausalAttend = causal_eva_attention;
-  static constexpr auto kCausalRecordSize = causal_eva_record_size;
-  static constexpr auto kCausalBackward = causal_eva_attention_backward;
   static constexpr auto kCausalShape = causal_eva_state_shape;
+  static void causal_attend(View4 q, View4 k, View4 v, MutView4 out, const CausalEvaOptions& options, std::span<float> record) {
+    causal_eva_attention(q, k, v, out, options, record);
+  }
+  static void causal_attend(View4 q, View4 k, View4 v, WindowState& state, MutView4 out, const CausalEvaOptions& options) {
+    causal_eva_attention(q, k, v, state, out, options);
+  }
+  static int64_t causal_record_size(View4 q, View4 k, View4 v, const CausalEvaOptions& options) {
+    return causal_eva_record_size(q, k, v, options);
+  }
+  static void causal_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
+                              const QkvGradients& gradients, const CausalEvaOptions& options) {
+    causal_eva_attention_backward(q, k, v, out, record, dout, gradients, options);
+  }
   static void causal_step(View3 q, View3 k, View3 v, std::span<WindowState* const> sessions, MutView3 out,
                           const CausalEvaOptions& options) {
     causal_eva_step(q, k, v, sessions, out, options);

@@ -31,15 +31,15 @@ struct ChunkedTokens {
 
 struct EvaPlan {
   EvaPlan(const char* function, View4 q, View4 k, View4 v, const EvaOptions& options)
-      : problem(function, q, k, v, options.layout, options.scale, options.threads), workers(options) {
+      : problem(function, q, k, v, options.layout, options.scale, options.run), workers(options.run) {
     require(options.samples >= 1, "{}: samples is {}, expected at least 1", function, options.samples);
     require(options.window >= 1, "{}: window is {}, expected at least 1", function, options.window);
     require(problem.self && problem.query_length == problem.key_length,
             "{}: there are {} queries and {} keys, or cu_seqlens_k is given; expected self attention", function,
             problem.query_length, problem.key_length);
-    for (const Sequence& s : problem.sequences) most_chunks = std::max(most_chunks, std::min(options.samples, s.keys));
+    for (const Sequence& s : problem.sequences) max_chunks = std::max(max_chunks, std::min(options.samples, s.keys));
     for (size_t n = 0; n < problem.sequences.size(); ++n) {
-      add_sequence(problem.sequences[n], problem.packed ? static_cast<int64_t>(n) * most_chunks : 0, options);
+      add_sequence(problem.sequences[n], problem.packed ? static_cast<int64_t>(n) * max_chunks : 0, options);
     }
   }
 
@@ -55,7 +55,7 @@ struct EvaPlan {
 
   Qkv problem;
   Workers workers;
-  int64_t most_chunks = 0;       // of any sequence: rows that each has for its chunks
+  int64_t max_chunks = 0;        // of any sequence: rows that each has for its chunks
   std::vector<int64_t> lengths;  // of all sequences, up to the last key that takes part
   std::vector<ChunkedTokens> sequences;
   std::vector<ChunkedSequence> token_chunks;  // of the same sequences
@@ -82,7 +82,7 @@ struct EvaBuffers {
   EvaBuffers(const EvaPlan& plan, float* memory) {
     const Qkv& p = plan.problem;
     const int64_t entries = p.packed ? 1 : p.batch;
-    const int64_t rows = plan.most_chunks * (p.packed ? static_cast<int64_t>(p.sequences.size()) : 1);
+    const int64_t rows = plan.max_chunks * (p.packed ? static_cast<int64_t>(p.sequences.size()) : 1);
     Pieces pieces(memory);
     const auto take4 = [&](const Extents<4>& shape) { return MutView4(pieces.take(MutView4(memory, shape).size()), shape); };
     const auto take3 = [&](const Extents<3>& shape) { return MutView3(pieces.take(MutView3(memory, shape).size()), shape); };
@@ -186,16 +186,16 @@ void zero_keys(const EvaPlan& plan, MutView4 view) {
 
 }  // namespace
 
-void eva_attention(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& options) {
+void eva_attention(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& options, std::span<float> record) {
   constexpr const char* kName = "eva_attention";
   const EvaPlan plan(kName, q, k, v, options);
   plan.problem.check_output("out", out);
   const int64_t size = EvaBuffers(plan, nullptr).size;
-  if (!options.record.empty()) plan.problem.check_record(options.record, size);
-  const Trace trace(kName, "q", q, plan.most_chunks);
+  if (!record.empty()) plan.problem.check_record(record, size);
+  const Trace trace(kName, "q", q, plan.max_chunks);
 
-  const Scratch own(1, options.record.empty() ? static_cast<size_t>(size) : 0);
-  const EvaBuffers buffers(plan, options.record.empty() ? own.of(0) : options.record.data());
+  const Scratch own(1, record.empty() ? static_cast<size_t>(size) : 0);
+  const EvaBuffers buffers(plan, record.empty() ? own.of(0) : record.data());
   half_norms(k, plan.problem.scale, plan.key_spans, buffers.key_norm, plan.workers);
   find_means(plan, q, k, buffers);
   forward(summaries(plan, k, v, buffers), buffers.beta, buffers.log_z);
@@ -222,7 +222,7 @@ void eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<cons
   // The record is only read: nothing below writes to it.
   const EvaBuffers buffers(plan, const_cast<float*>(record.data()));
   p.check_record(record, buffers.size);
-  const Trace trace(kName, "q", q, plan.most_chunks);
+  const Trace trace(kName, "q", q, plan.max_chunks);
 
   const Scratch own(1, static_cast<size_t>(buffers.size));
   const EvaBuffers d(plan, own.of(0));  // the gradients of what they are named after

@@ -70,11 +70,9 @@ void add_rows(View4 added, int64_t b, int64_t row, int64_t count, MutView4 view,
   }
 }
 
-}  // namespace
-
-void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map, const WindowState* initial, View4 out,
-                               std::span<const float> record, View4 dout, const HybridGradients& gradients,
-                               const HybridOptions& options) {
+// `initial` null: empty.
+void differentiate(const HybridInputs& inputs, const FeatureMap& map, const WindowState* initial, View4 out,
+                   std::span<const float> record, View4 dout, const HybridGradients& gradients, const HybridOptions& options) {
   constexpr const char* kName = "hybrid_attention_backward";
   HybridPlan plan(kName, inputs, map, initial, out, options);
   require_dtype(kName, "dout", dout, {DType::f32, DType::bf16});
@@ -84,7 +82,7 @@ void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map
   check_gradients(kName, inputs, gradients);
   MapSumSlots sums(kName, map, gradients.map, plan.size());
   const Trace trace(kName, "q", inputs.q, options.window);
-  const Workers workers(options);
+  const Workers workers(options.run);
 
   const bool apart = !inputs.q_far.absent();
   const MutView4 dq = apart ? gradients.q_far : gradients.q, dk = apart ? gradients.k_far : gradients.k;
@@ -210,6 +208,19 @@ void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map
     add_rows(dk_view, s.batch, plan.head_key(n), count, gradients.k, s.first_key);
     add_rows(dv_view, s.batch, plan.head_key(n), count, gradients.v, s.first_key);
   }
+}
+
+}  // namespace
+
+void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map, const WindowState& initial, View4 out,
+                               std::span<const float> record, View4 dout, const HybridGradients& gradients,
+                               const HybridOptions& options) {
+  differentiate(inputs, map, &initial, out, record, dout, gradients, options);
+}
+
+void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map, View4 out, std::span<const float> record,
+                               View4 dout, const HybridGradients& gradients, const HybridOptions& options) {
+  differentiate(inputs, map, nullptr, out, record, dout, gradients, options);
 }
 
 }  // namespace raffia

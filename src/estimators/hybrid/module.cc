@@ -45,18 +45,16 @@ class HybridModule : public EstimatorModule {
 
   Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options,
                 std::span<float> record) const override {
-    HybridOptions op = scaled(hybrid_options(estimator), options);
-    op.record = record;
-    return hybrid_attention(hybrid_inputs(inputs), *inputs.map, nullptr, out, op);
+    return hybrid_attention(hybrid_inputs(inputs), *inputs.map, out, scaled(hybrid_options(estimator), options), record);
   }
 
   int64_t record_size(const Estimator& estimator, const AttendInputs& inputs, const AttendOptions& options) const override {
-    return hybrid_record_size(hybrid_inputs(inputs), *inputs.map, nullptr, scaled(hybrid_options(estimator), options));
+    return hybrid_record_size(hybrid_inputs(inputs), *inputs.map, scaled(hybrid_options(estimator), options));
   }
 
   void backward(const Estimator& estimator, const AttendInputs& inputs, View4 out, std::span<const float> record, View4 dout,
                 const AttendGradients& gradients, const AttendOptions& options) const override {
-    hybrid_attention_backward(hybrid_inputs(inputs), *inputs.map, nullptr, out, record, dout,
+    hybrid_attention_backward(hybrid_inputs(inputs), *inputs.map, out, record, dout,
                               {.q = gradients.q,
                                .k = gradients.k,
                                .v = gradients.v,
@@ -77,7 +75,7 @@ class HybridModule : public EstimatorModule {
 
   Report extend(const Estimator& estimator, const AttendInputs& inputs, Memory& memory, MutView4 out,
                 const AttendOptions& options) const override {
-    return hybrid_attention(hybrid_inputs(inputs), *inputs.map, &window_state_in(estimator, memory), out,
+    return hybrid_attention(hybrid_inputs(inputs), *inputs.map, window_state_in(estimator, memory), out,
                             scaled(hybrid_options(estimator), options));
   }
 

@@ -9,7 +9,7 @@
 namespace raffia {
 namespace {
 
-constexpr size_t kMostAhead = 64;  // rows asked for early: more would not stay in cache
+constexpr size_t kMaxAhead = 64;  // rows asked for early: more would not stay in cache
 
 // The tokens of the last two blocks, into the state.
 void remember(const HybridPlan& plan, const HybridInputs& inputs, const Layout& layout, WindowState& state) {
@@ -95,29 +95,24 @@ class ExactTurns {
   std::vector<KeySource> sources_;  // by problem
 };
 
-}  // namespace
-
-int64_t hybrid_record_size(const HybridInputs& inputs, const FeatureMap&, const WindowState*, const HybridOptions&) {
-  return 2 * inputs.q.extent(0) * inputs.q.extent(1) * inputs.q.extent(2);
-}
-
-Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, WindowState* state, MutView4 out,
-                        const HybridOptions& options) {
+// `state` null: starts empty and keeps nothing.
+Report attend(const HybridInputs& inputs, const FeatureMap& map, WindowState* state, MutView4 out, const HybridOptions& options,
+              std::span<float> record) {
   constexpr const char* kName = "hybrid_attention";
   HybridPlan plan(kName, inputs, map, state, out, options);
-  require(options.record.empty() || options.record.size() == static_cast<size_t>(plan.record_floats()),
-          "{}: record has {} floats, expected {} (hybrid_record_size)", kName, options.record.size(), plan.record_floats());
+  require(record.empty() || record.size() == static_cast<size_t>(plan.record_floats()),
+          "{}: record has {} floats, expected {} (hybrid_record_size)", kName, record.size(), plan.record_floats());
   const Trace trace(kName, "q", inputs.q, options.window);
-  const Workers workers(options);
+  const Workers workers(options.run);
 
   const Float32Output staged(out);  // until both parts have met
   const MutView4 exact = staged.view();
   const Extents<4> shape = out.shape();
   const size_t rows = static_cast<size_t>(shape[0] * shape[1] * shape[2]);
-  const Scratch logsumexps(1, options.record.empty() ? rows : 0);
-  float* logsumexp_data = options.record.empty() ? logsumexps.of(0) : options.record.data();
+  const Scratch logsumexps(1, record.empty() ? rows : 0);
+  float* logsumexp_data = record.empty() ? logsumexps.of(0) : record.data();
   const MutView3 logsumexp(logsumexp_data, {shape[0], shape[1], shape[2]});
-  if (!options.record.empty()) std::fill(options.record.begin(), options.record.end(), 0.0f);
+  if (!record.empty()) std::fill(record.begin(), record.end(), 0.0f);
 
   const SoftmaxPart direct = plan.direct_part(inputs, workers);
   const bool interleaved = plan.size() > 1;
@@ -131,8 +126,8 @@ Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, Windo
       const int64_t h = plan.linear.head_of(i) * static_cast<int64_t>(group) + static_cast<int64_t>(g);
       plan.heads(i)[g].out = rows_of<MutRows>(exact, s.batch, s.first_query, h);
       plan.far(i)[g].logsumexp = column_of<MutRows>(logsumexp, s.batch, s.first_query, h);
-      if (!options.record.empty()) {
-        plan.heads(i)[g].denominators = options.record.data() + rows + (s.batch * shape[2] + h) * shape[1] + s.first_query;
+      if (!record.empty()) {
+        plan.heads(i)[g].denominators = record.data() + rows + (s.batch * shape[2] + h) * shape[1] + s.first_query;
       }
     }
   }
@@ -169,8 +164,8 @@ Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, Windo
           const TokenRange queries = blocks.fresh(b);
           const bool folds = blocks.folds_after(b);
           const TokenRange keys = folds ? blocks.fresh(b - 1) : TokenRange{0, 0}, next = blocks.fresh(b + 1);
-          const AfterRead after{keys.begin, std::min(keys.end, keys.begin + kMostAhead), next.begin,
-                                std::min(next.end, next.begin + kMostAhead)};
+          const AfterRead after{keys.begin, std::min(keys.end, keys.begin + kMaxAhead), next.begin,
+                                std::min(next.end, next.begin + kMaxAhead)};
           far_read(fresh, plan.far(i), queries.begin, queries.end, reach.of(0) + reach_at[i], after, states[i], memory,
                    clamps[i]);
           if (!folds) continue;
@@ -189,6 +184,22 @@ Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, Windo
     remember(plan, inputs, options.layout, *state);
   }
   return total(clamps);
+}
+
+}  // namespace
+
+int64_t hybrid_record_size(const HybridInputs& inputs, const FeatureMap&, const HybridOptions&) {
+  return 2 * inputs.q.extent(0) * inputs.q.extent(1) * inputs.q.extent(2);
+}
+
+Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, WindowState& state, MutView4 out,
+                        const HybridOptions& options, std::span<float> record) {
+  return attend(inputs, map, &state, out, options, record);
+}
+
+Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, MutView4 out, const HybridOptions& options,
+                        std::span<float> record) {
+  return attend(inputs, map, nullptr, out, options, record);
 }
 
 }  // namespace raffia

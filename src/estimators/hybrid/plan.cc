@@ -61,7 +61,7 @@ LinearViews check_hybrid(const char* function, const HybridInputs& inputs, const
 HybridPlan::HybridPlan(const char* function, const HybridInputs& inputs, const FeatureMap& map, const WindowState* initial,
                        View4 out, const HybridOptions& options)
     : linear(function, Reach::causal, check_hybrid(function, inputs, map, out, options), map,
-             {.eps = 0.0f, .layout = options.layout, .segment = -1, .threads = options.threads, .executor = options.executor}),
+             {.eps = 0.0f, .layout = options.layout, .segment = -1, .run = options.run}),
       scale_(scale_or_default(options.scale, inputs.k.extent(3))),
       exact_dim_(inputs.k.extent(3)),
       far_dim_(map.dim()),

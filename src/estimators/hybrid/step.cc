@@ -186,9 +186,8 @@ Report step_all(const HybridInputs& inputs, const FeatureMap& map, const std::ve
   require(inputs.q.extent(1) == 1, "{}: q has {} tokens, expected 1", kStepName, inputs.q.extent(1));
   require(options.layout.valid.absent() && options.layout.lengths.empty() && options.layout.cu_seqlens.empty(),
           "{}: a layout is given, but a step has one token for every session", kStepName);
-  require(options.record.empty(), "{}: a record is given, but a step has no backward pass", kStepName);
   const LinearPlan checked(kStepName, Reach::causal, check_hybrid(kStepName, inputs, map, out, options), map,
-                           {.eps = 0.0f, .segment = -1, .threads = options.threads, .executor = options.executor});
+                           {.eps = 0.0f, .segment = -1, .run = options.run});
   const int64_t batch = inputs.q.extent(0);
   int64_t state_floats = 0;
   for (const StepEntry& entry : entries) {
@@ -197,9 +196,9 @@ Report step_all(const HybridInputs& inputs, const FeatureMap& map, const std::ve
     state_floats += static_cast<int64_t>(entry.state->size_bytes() / sizeof(float)) / shape.batch;
   }
   const Trace trace(kStepName, "q", inputs.q, options.window);
-  HybridOptions where = options;
-  if (state_floats < kLeastParallelFloats) where.threads = 1;
-  const Workers workers(where);
+  RunOptions run = options.run;
+  if (state_floats < kMinParallelFloats) run.threads = 1;
+  const Workers workers(run);
   const SessionStep step(inputs, map, options);
   const Scratch scratch(workers.count(), step.scratch_floats());
   std::vector<ClampCount> clamps(static_cast<size_t>(batch));

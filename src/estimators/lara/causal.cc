@@ -28,7 +28,7 @@ int64_t proposing_windows(const CausalLaraOptions& options) { return options.sam
 
 void require_options(const char* function, const CausalLaraOptions& options) {
   require_windows(function, options.window, options.chunk);
-  require(options.samples <= kMostOfAWindow, "{}: samples is {}, expected at most {}", function, options.samples, kMostOfAWindow);
+  require(options.samples <= kMaxOfAWindow, "{}: samples is {}, expected at most {}", function, options.samples, kMaxOfAWindow);
   require(options.samples_per_proposal >= 1, "{}: samples_per_proposal is {}, expected at least 1", function,
           options.samples_per_proposal);
   require(options.samples / (options.window / options.chunk) >= options.samples_per_proposal,
@@ -76,9 +76,9 @@ class LaraSequence {
         windows_(windows),
         keep_partials_(keep_partials),
         per_(samples_of_window(options)),
-        most_(proposing_windows(options)),
-        old_windows_(std::min(windows.before(), most_)),
-        new_windows_(std::min(windows.before() + windows.complete(), most_) - old_windows_),
+        max_(proposing_windows(options)),
+        old_windows_(std::min(windows.before(), max_)),
+        new_windows_(std::min(windows.before() + windows.complete(), max_) - old_windows_),
         samples_((old_windows_ + new_windows_) * per_),
         proposals_((old_windows_ + new_windows_) * call.chunks()) {
     if (samples_ == 0) return;
@@ -148,11 +148,11 @@ class LaraSequence {
   // The mixture of the proposals of windows before window `j`.
   int64_t mixture_before(int64_t j) const { return std::min(j, new_windows_); }
   // Samples of windows before window `j`.
-  int64_t samples_before(int64_t j) const { return std::min(windows_.before() + j, most_) * per_; }
+  int64_t samples_before(int64_t j) const { return std::min(windows_.before() + j, max_) * per_; }
 
   // Windows of a stretch that propose.
   int64_t proposing(const Stretch& s) const {
-    return std::clamp<int64_t>(most_ - windows_.before() - s.window, 0, windows_.complete_of(s));
+    return std::clamp<int64_t>(max_ - windows_.before() - s.window, 0, windows_.complete_of(s));
   }
   ChunkedSequence chunked(const Stretch& s) const {
     return {0, 0, (old_windows_ + s.window) * call_.chunks(), s.mask(),
@@ -434,7 +434,7 @@ class LaraSequence {
   const SequenceWindows& windows_;
   bool keep_partials_;
   int64_t per_;                        // samples of a window
-  int64_t most_;                       // windows that propose
+  int64_t max_;                        // windows that propose
   int64_t old_windows_, new_windows_;  // that did so before this call, and in it
   int64_t samples_, proposals_;        // of all of these
   Array<4> w_, means_;                 // [1, S, H, D], [1, P, H, D]
@@ -450,7 +450,7 @@ class LaraSequence {
 };
 
 void require_state(const WindowedCall& call, const CausalLaraOptions& options, const WindowState* state, const char* argument) {
-  require(state == nullptr || options.streaming, "{}: {} is given without streaming, expected null (new samples read all keys)",
+  require(state == nullptr || options.streaming, "{}: {} is given without streaming, expected none (new samples read all keys)",
           call.function, argument);
   call.require_state(state, argument, shape_of(1, call.heads, call.groups, call.dim, call.value_dim, options));
 }
@@ -490,6 +490,47 @@ void step(const char* function, View3 q, View3 k, View3 v, const std::vector<Ste
   });
 }
 
+// The operations, with null instead of a state that is not given.
+
+void attend(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalLaraOptions& options,
+            std::span<float> record) {
+  constexpr const char* kName = "causal_lara_attention";
+  require_options(kName, options);
+  const WindowedCall call(kName, q, k, v, options);
+  require_state(call, options, state, "state");
+  DrawnRows noise = state == nullptr ? noise_of(call, options)
+                                     : noise_of(call, options, proposing_windows(options) * samples_of_window(options));
+  run_windows(call, state, out, record, [&](const SequenceWindows& windows, int64_t entry) {
+    const float* rows = noise.of_entry(state, entry, windows.complete() > 0);
+    const LaraSequence lara(call, options, rows, windows, state, entry, false);
+    for (const Stretch& stretch : windows.stretches()) lara.forward_stretch(stretch);
+    if (state == nullptr || windows.stretches().empty()) return;
+    if (state->tokens(entry) == 0) noise.give_to(*state, entry);
+    lara.save(*state, entry);
+  });
+}
+
+int64_t record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalLaraOptions& options) {
+  constexpr const char* kName = "causal_lara_record_size";
+  require_options(kName, options);
+  const WindowedCall call(kName, q, k, v, options);
+  require_state(call, options, initial, "initial");
+  return call.record_size();
+}
+
+void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, std::span<const float> record, View4 dout,
+              const QkvGradients& gradients, const CausalLaraOptions& options) {
+  constexpr const char* kName = "causal_lara_attention_backward";
+  require_options(kName, options);
+  const WindowedCall call(kName, q, k, v, options);
+  require_state(call, options, initial, "initial");
+  DrawnRows noise = noise_of(call, options);
+  run_windows_backward(call, initial, out, record, dout, gradients, [&](const SequenceWindows& windows, int64_t entry) {
+    const float* rows = noise.of_entry(initial, entry, windows.complete() > 0);
+    LaraSequence(call, options, rows, windows, initial, entry, true).backward_all();
+  });
+}
+
 }  // namespace
 
 WindowStateShape causal_lara_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
@@ -500,43 +541,32 @@ WindowStateShape causal_lara_state_shape(int64_t batch, int64_t query_heads, int
   return shape_of(batch, query_heads, heads, dim, value_dim, options);
 }
 
-void causal_lara_attention(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalLaraOptions& options) {
-  constexpr const char* kName = "causal_lara_attention";
-  require_options(kName, options);
-  const WindowedCall call(kName, q, k, v, options);
-  require_state(call, options, state, "state");
-  DrawnRows noise = state == nullptr ? noise_of(call, options)
-                                     : noise_of(call, options, proposing_windows(options) * samples_of_window(options));
-  run_windows(call, state, out, options.record, [&](const SequenceWindows& windows, int64_t entry) {
-    const float* rows = noise.of_entry(state, entry, windows.complete() > 0);
-    const LaraSequence lara(call, options, rows, windows, state, entry, false);
-    for (const Stretch& stretch : windows.stretches()) lara.forward_stretch(stretch);
-    if (state == nullptr || windows.stretches().empty()) return;
-    if (state->tokens(entry) == 0) noise.give_to(*state, entry);
-    lara.save(*state, entry);
-  });
+void causal_lara_attention(View4 q, View4 k, View4 v, WindowState& state, MutView4 out, const CausalLaraOptions& options,
+                           std::span<float> record) {
+  attend(q, k, v, &state, out, options, record);
 }
 
-int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const WindowState* initial, const CausalLaraOptions& options) {
-  constexpr const char* kName = "causal_lara_record_size";
-  require_options(kName, options);
-  const WindowedCall call(kName, q, k, v, options);
-  require_state(call, options, initial, "initial");
-  return call.record_size();
+void causal_lara_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalLaraOptions& options, std::span<float> record) {
+  attend(q, k, v, nullptr, out, options, record);
 }
 
-void causal_lara_attention_backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out,
+int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const WindowState& initial, const CausalLaraOptions& options) {
+  return record_size(q, k, v, &initial, options);
+}
+
+int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const CausalLaraOptions& options) {
+  return record_size(q, k, v, nullptr, options);
+}
+
+void causal_lara_attention_backward(View4 q, View4 k, View4 v, const WindowState& initial, View4 out,
                                     std::span<const float> record, View4 dout, const QkvGradients& gradients,
                                     const CausalLaraOptions& options) {
-  constexpr const char* kName = "causal_lara_attention_backward";
-  require_options(kName, options);
-  const WindowedCall call(kName, q, k, v, options);
-  require_state(call, options, initial, "initial");
-  DrawnRows noise = noise_of(call, options);
-  run_windows_backward(call, initial, out, record, dout, gradients, [&](const SequenceWindows& windows, int64_t entry) {
-    const float* rows = noise.of_entry(initial, entry, windows.complete() > 0);
-    LaraSequence(call, options, rows, windows, initial, entry, true).backward_all();
-  });
+  backward(q, k, v, &initial, out, record, dout, gradients, options);
+}
+
+void causal_lara_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
+                                    const QkvGradients& gradients, const CausalLaraOptions& options) {
+  backward(q, k, v, nullptr, out, record, dout, gradients, options);
 }
 
 void causal_lara_step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalLaraOptions& options) {

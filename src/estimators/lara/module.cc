@@ -20,10 +20,20 @@ struct LaraOps {
   static constexpr auto kAttend = lara_attention;
   static constexpr auto kRecordSize = lara_record_size;
   static constexpr auto kBackward = lara_attention_backward;
-  static constexpr auto kCausalAttend = causal_lara_attention;
-  static constexpr auto kCausalRecordSize = causal_lara_record_size;
-  static constexpr auto kCausalBackward = causal_lara_attention_backward;
   static constexpr auto kCausalShape = causal_lara_state_shape;
+  static void causal_attend(View4 q, View4 k, View4 v, MutView4 out, const CausalLaraOptions& options, std::span<float> record) {
+    causal_lara_attention(q, k, v, out, options, record);
+  }
+  static void causal_attend(View4 q, View4 k, View4 v, WindowState& state, MutView4 out, const CausalLaraOptions& options) {
+    causal_lara_attention(q, k, v, state, out, options);
+  }
+  static int64_t causal_record_size(View4 q, View4 k, View4 v, const CausalLaraOptions& options) {
+    return causal_lara_record_size(q, k, v, options);
+  }
+  static void causal_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
+                              const QkvGradients& gradients, const CausalLaraOptions& options) {
+    causal_lara_attention_backward(q, k, v, out, record, dout, gradients, options);
+  }
   static void causal_step(View3 q, View3 k, View3 v, std::span<WindowState* const> sessions, MutView3 out,
                           const CausalLaraOptions& options) {
     causal_lara_step(q, k, v, sessions, out, options);

@@ -33,12 +33,12 @@ struct SampledSequence {
 
 struct LaraPlan {
   LaraPlan(const char* function, View4 q, View4 k, View4 v, const LaraOptions& options)
-      : problem(function, q, k, v, options.layout, options.scale, options.threads),
-        workers(options),
+      : problem(function, q, k, v, options.layout, options.scale, options.run),
+        workers(options.run),
         samples(options.samples),
         per_proposal(options.samples_per_proposal),
         proposals(options.proposals) {
-    require(samples >= 1 && samples <= kMostSamples, "{}: samples is {}, expected 1 to {}", function, samples, kMostSamples);
+    require(samples >= 1 && samples <= kMaxSamples, "{}: samples is {}, expected 1 to {}", function, samples, kMaxSamples);
     require(per_proposal >= 1 && samples % per_proposal == 0, "{}: samples_per_proposal is {}, expected a divisor of samples, {}",
             function, per_proposal, samples);
     require(options.weights != SampleWeights::mis_opt || proposals != Proposals::standard,
@@ -69,7 +69,7 @@ struct LaraPlan {
   std::vector<TokenSpan> key_spans;
 
  private:
-  static constexpr int64_t kMostSamples = int64_t{1} << 24;
+  static constexpr int64_t kMaxSamples = int64_t{1} << 24;
 
   void add_sequence(int64_t n, const Sequence& s) {
     const KeyMask keys = problem.key_mask(s), queries = problem.self ? keys : KeyMask{};
@@ -422,16 +422,16 @@ void zero_others(const LaraPlan& plan, MutView4 view, int64_t Sequence::*first, 
 
 }  // namespace
 
-void lara_attention(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& options) {
+void lara_attention(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& options, std::span<float> record) {
   constexpr const char* kName = "lara_attention";
   const LaraPlan plan(kName, q, k, v, options);
   plan.problem.check_output("out", out);
   const int64_t size = LaraBuffers(plan, nullptr).size;
-  if (!options.record.empty()) plan.problem.check_record(options.record, size);
+  if (!record.empty()) plan.problem.check_record(record, size);
   const Trace trace(kName, "q", q, plan.samples);
 
-  const Scratch own(1, options.record.empty() ? static_cast<size_t>(size) : 0);
-  const LaraBuffers buffers(plan, options.record.empty() ? own.of(0) : options.record.data());
+  const Scratch own(1, record.empty() ? static_cast<size_t>(size) : 0);
+  const LaraBuffers buffers(plan, record.empty() ? own.of(0) : record.data());
   half_norms(k, plan.problem.scale, plan.key_spans, buffers.key_norm, plan.workers);
   if (plan.has_means()) find_means(plan, q, k, buffers);
   draw_samples(plan, options, buffers);

@@ -17,7 +17,7 @@ namespace {
 
 struct RaPlan {
   RaPlan(const char* function, View4 q, View4 k, View4 v, const RaOptions& given)
-      : problem(function, q, k, v, given.layout, given.scale, given.threads), workers(given), options(given) {
+      : problem(function, q, k, v, given.layout, given.scale, given.run), workers(given.run), options(given) {
     require(options.draws >= 1, "{}: draws is {}, expected at least 1", function, options.draws);
     int64_t longest = 0;
     for (const Sequence& s : problem.sequences) {

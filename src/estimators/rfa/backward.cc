@@ -15,9 +15,7 @@ void clear_all(const LinearPlan& plan, std::vector<PackedState>& states) {
 
 void causal(const char* name, const LinearViews& views, const FeatureMap& map, std::span<const float> record,
             const AttentionGradients& gradients, const AttentionOptions& options) {
-  AttentionOptions unrecorded = options;
-  unrecorded.record = {};
-  LinearPlan plan(name, Reach::causal, views, map, unrecorded);
+  LinearPlan plan(name, Reach::causal, views, map, options);
   plan.attach(gradients, record);
   if (gradients.state != nullptr) require_state(plan, map, "gradients.state", gradients.state->shape());
   const Trace trace(name, "q", *views.q, static_cast<int64_t>(kChunk));
@@ -25,7 +23,7 @@ void causal(const char* name, const LinearViews& views, const FeatureMap& map, s
   MapSumSlots sums(name, map, gradients.map, segments.size());
   plan.fill_padding(gradients);
 
-  const Workers workers(options);
+  const Workers workers(options.run);
   const Scratch scratch(workers.count(), plan.scratch_floats);
   const StateSlots slots(plan, segments.size());
   std::vector<PackedState> states = slots.all(plan);  // gradients: of the state after a segment, then of the one before it
@@ -100,16 +98,14 @@ void rfa_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, Vi
   constexpr const char* kName = "rfa_attention_backward";
   require(gradients.gate_logits.absent() && gradients.state == nullptr,
           "{}: gradients of gate_logits or state are requested, but this op has neither", kName);
-  AttentionOptions unrecorded = options;
-  unrecorded.record = {};
-  LinearPlan plan(kName, Reach::everything, {.q = q, .k = k, .v = v, .forward_out = out, .dout = dout}, map, unrecorded);
+  LinearPlan plan(kName, Reach::everything, {.q = q, .k = k, .v = v, .forward_out = out, .dout = dout}, map, options);
   plan.attach(gradients, record);
   const Trace trace(kName, "q", q, static_cast<int64_t>(kChunk));
   const std::vector<Segment> reads = read_segments(plan), folds = fold_segments(plan);
   MapSumSlots sums(kName, map, gradients.map, reads.size() + folds.size());
   plan.fill_padding(gradients);
 
-  const Workers workers(options);
+  const Workers workers(options.run);
   const Scratch scratch(workers.count(), plan.scratch_floats);
   const StateSlots slots(plan, reads.size()), whole_slots(plan, plan.size());
   std::vector<PackedState> parts = slots.all(plan), whole = whole_slots.all(plan);

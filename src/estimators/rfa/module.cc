@@ -15,10 +15,9 @@ AttentionGradients linear_gradients(const AttendGradients& wanted) {
   return {.q = wanted.q, .k = wanted.k, .v = wanted.v, .gate_logits = wanted.gate_logits, .map = wanted.map};
 }
 
-AttentionOptions linear_options(const AttendOptions& options, std::span<float> record = {}) {
+AttentionOptions linear_options(const AttendOptions& options) {
   AttentionOptions op = placed(AttentionOptions{}, options);
   op.segment = options.segment;
-  op.record = record;
   return op;
 }
 
@@ -73,15 +72,13 @@ class RfaModule : public LinearModule {
   Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options,
                 std::span<float> record) const override {
     if (estimator.log) {
-      LaraOptions op = scaled(log_rfa_options(estimator), options);
-      op.record = record;
-      lara_attention(inputs.q, inputs.k, inputs.v, out, op);
+      lara_attention(inputs.q, inputs.k, inputs.v, out, scaled(log_rfa_options(estimator), options), record);
       return {};
     }
-    const AttentionOptions op = linear_options(options, record);
-    if (!options.causal) return rfa_attention(inputs.q, inputs.k, inputs.v, *inputs.map, out, op);
+    const AttentionOptions op = linear_options(options);
+    if (!options.causal) return rfa_attention(inputs.q, inputs.k, inputs.v, *inputs.map, out, op, record);
     State state = empty_state(inputs, options);
-    return causal_attention(inputs.q, inputs.k, inputs.v, *inputs.map, state, out, op);
+    return causal_attention(inputs.q, inputs.k, inputs.v, *inputs.map, state, out, op, record);
   }
 
   int64_t record_size(const Estimator& estimator, const AttendInputs& inputs, const AttendOptions& options) const override {
@@ -146,8 +143,8 @@ class RfaGateModule : public LinearModule {
   Report attend(const Estimator&, const AttendInputs& inputs, MutView4 out, const AttendOptions& options,
                 std::span<float> record) const override {
     State state = empty_state(inputs, options);
-    return gated_attention(inputs.q, inputs.k, inputs.v, inputs.gate_logits, *inputs.map, state, out,
-                           linear_options(options, record));
+    return gated_attention(inputs.q, inputs.k, inputs.v, inputs.gate_logits, *inputs.map, state, out, linear_options(options),
+                           record);
   }
 
   void backward(const Estimator&, const AttendInputs& in, View4 out, std::span<const float> record, View4 dout,

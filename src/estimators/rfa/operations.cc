@@ -20,14 +20,15 @@ Report total(const std::vector<ClampCount>& counts) {
 
 namespace {
 
-Report causal(const char* name, const LinearViews& views, const FeatureMap& map, State& state, const AttentionOptions& options) {
-  const LinearPlan plan(name, Reach::causal, views, map, options);
+Report causal(const char* name, const LinearViews& views, const FeatureMap& map, State& state, const AttentionOptions& options,
+              std::span<float> record) {
+  const LinearPlan plan(name, Reach::causal, views, map, options, record);
   require_state(plan, map, "state", state.shape());
   plan.fill_padding(*views.out);
   const Trace trace(name, "q", *views.q, static_cast<int64_t>(kChunk));
   const std::vector<Segment> segments = causal_segments(plan, options);
 
-  const Workers workers(options);
+  const Workers workers(options.run);
   const Scratch scratch(workers.count(), plan.scratch_floats);
   const StateSlots slots(plan, segments.size());
   std::vector<PackedState> states = slots.all(plan);  // of each segment: what it starts from, then what it leaves
@@ -38,24 +39,24 @@ Report causal(const char* name, const LinearViews& views, const FeatureMap& map,
     for (size_t begin = segments[bundle.first].begin; begin < segments[bundle.first].end; begin += kBlock) {
       for (size_t s = bundle.first; s < bundle.end; ++s) {
         const LinearProblem& problem = plan[segments[s].problem];
-        float* record = options.record.empty() ? nullptr
-                                               : options.record.data() + plan.record_states_offset(segments[s].problem) +
-                                                     begin / kBlock * problem.state_floats();
+        float* states_at = record.empty() ? nullptr
+                                          : record.data() + plan.record_states_offset(segments[s].problem) +
+                                                begin / kBlock * problem.state_floats();
         const size_t end = std::min(begin + kBlock, segments[s].end);
         // Continue with the next head, or with the next block of the first head.
         const size_t next = s + 1 < bundle.end ? s + 1 : bundle.first, next_begin = s + 1 < bundle.end ? begin : end;
         Upcoming upcoming;
         if (next_begin < segments[next].end)
           upcoming = {&plan[segments[next].problem], next_begin, next == s ? nullptr : states[next].sums};
-        causal_forward(problem, begin, end, upcoming, states[s], record, memory, clamps[s]);
+        causal_forward(problem, begin, end, upcoming, states[s], states_at, memory, clamps[s]);
       }
     }
     for (size_t s = bundle.first; s < bundle.end; ++s) {
       if (!segments[s].last) continue;
       const LinearProblem& problem = plan[segments[s].problem];
-      if (!options.record.empty()) {  // the state after the last block too
+      if (!record.empty()) {  // the state after the last block too
         std::copy_n(states[s].sums, problem.state_floats(),
-                    options.record.data() + plan.record_states_offset(segments[s].problem + 1) - problem.state_floats());
+                    record.data() + plan.record_states_offset(segments[s].problem + 1) - problem.state_floats());
       }
       save_state(plan, segments[s].problem, states[s], state);
     }
@@ -123,7 +124,7 @@ void fold_into(const LinearViews& views, const FeatureMap& map, State& state, co
   const LinearPlan plan(kName, Reach::everything, views, map, options);
   require_state(plan, map, "state", state.shape());
   const Trace trace(kName, "k", *views.k, static_cast<int64_t>(kChunk));
-  const Workers workers(options);
+  const Workers workers(options.run);
   const Scratch scratch(workers.count(), plan.scratch_floats);
   const StateSlots slots(plan, plan.size());
   std::vector<PackedState> states = slots.all(plan);
@@ -135,29 +136,30 @@ void fold_into(const LinearViews& views, const FeatureMap& map, State& state, co
 }  // namespace
 
 Report causal_attention(View4 q, View4 k, View4 v, const FeatureMap& map, State& state, MutView4 out,
-                        const AttentionOptions& options) {
-  return causal("causal_attention", {.q = q, .k = k, .v = v, .out = out}, map, state, options);
+                        const AttentionOptions& options, std::span<float> record) {
+  return causal("causal_attention", {.q = q, .k = k, .v = v, .out = out}, map, state, options, record);
 }
 
 Report gated_attention(View4 q, View4 k, View4 v, View3 gate_logits, const FeatureMap& map, State& state, MutView4 out,
-                       const AttentionOptions& options) {
-  return causal("gated_attention", {.q = q, .k = k, .v = v, .gate_logits = gate_logits, .out = out}, map, state, options);
+                       const AttentionOptions& options, std::span<float> record) {
+  return causal("gated_attention", {.q = q, .k = k, .v = v, .gate_logits = gate_logits, .out = out}, map, state, options, record);
 }
 
-Report rfa_attention(View4 q, View4 k, View4 v, const FeatureMap& map, MutView4 out, const AttentionOptions& options) {
+Report rfa_attention(View4 q, View4 k, View4 v, const FeatureMap& map, MutView4 out, const AttentionOptions& options,
+                     std::span<float> record) {
   constexpr const char* kName = "rfa_attention";
-  const LinearPlan plan(kName, Reach::everything, {.q = q, .k = k, .v = v, .out = out}, map, options);
+  const LinearPlan plan(kName, Reach::everything, {.q = q, .k = k, .v = v, .out = out}, map, options, record);
   plan.fill_padding(out);
   const Trace trace(kName, "q", q, static_cast<int64_t>(kChunk));
-  const Workers workers(options);
+  const Workers workers(options.run);
   const Scratch scratch(workers.count(), plan.scratch_floats);
   const StateSlots slots(plan, plan.size());
   std::vector<PackedState> states = slots.all(plan);
   for (size_t i = 0; i < plan.size(); ++i) clear_state(plan[i], states[i]);
   fold_all(plan, workers, scratch, states);
-  if (!options.record.empty()) {
+  if (!record.empty()) {
     for (size_t i = 0; i < plan.size(); ++i) {
-      std::copy_n(states[i].sums, plan[i].state_floats(), options.record.data() + plan.record_states_offset(i));
+      std::copy_n(states[i].sums, plan[i].state_floats(), record.data() + plan.record_states_offset(i));
     }
   }
   return read_all(plan, workers, scratch, states);
@@ -177,7 +179,7 @@ Report read_state(View4 q, const FeatureMap& map, const State& state, MutView4 o
   require_state(plan, map, "state", state.shape());
   plan.fill_padding(out);
   const Trace trace(kName, "q", q, static_cast<int64_t>(kChunk));
-  const Workers workers(options);
+  const Workers workers(options.run);
   const Scratch scratch(workers.count(), plan.scratch_floats);
   const StateSlots slots(plan, plan.size());
   std::vector<PackedState> states = slots.all(plan);
@@ -187,13 +189,10 @@ Report read_state(View4 q, const FeatureMap& map, const State& state, MutView4 o
 
 int64_t record_size(View4 q, View4 k, View4 v, const FeatureMap& map, const AttentionOptions& options) {
   // The causal record is the larger one: as many denominators, and more states.
-  AttentionOptions unrecorded = options;
-  unrecorded.record = {};
   const Layout& layout = options.layout;
   const bool same_length =
       q.extent(1) == k.extent(1) && (layout.cu_seqlens_k.empty() || std::ranges::equal(layout.cu_seqlens_k, layout.cu_seqlens));
-  const LinearPlan plan("record_size", same_length ? Reach::causal : Reach::everything, {.q = q, .k = k, .v = v}, map,
-                        unrecorded);
+  const LinearPlan plan("record_size", same_length ? Reach::causal : Reach::everything, {.q = q, .k = k, .v = v}, map, options);
   return static_cast<int64_t>(plan.record_floats());
 }
 

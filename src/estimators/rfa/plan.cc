@@ -13,7 +13,7 @@ constexpr size_t kReadSegment = 1024;  // queries per task where they only read
 // Causal segments cost up to 50% more work: they only help if a single sequence and head must feed several threads.
 // Of 32 parts the first and the last segment take nine each, since they need no fold; the 14 between take one each.
 // See docs/performance-tables.md#one-head-one-long-sequence
-constexpr size_t kLeastSegmented = 8192;
+constexpr size_t kMinSegmented = 8192;
 constexpr size_t kSegmentParts = 32;
 constexpr size_t kOuterParts = 9;
 
@@ -30,7 +30,7 @@ SegmentLengths segment_lengths(const LinearPlan& plan, const AttentionOptions& o
     const size_t each = whole_steps(static_cast<size_t>(options.segment), kBlock);
     return {each, each};
   }
-  if (options.segment < 0 || plan.size() > 1 || length < kLeastSegmented) return {length, length};
+  if (options.segment < 0 || plan.size() > 1 || length < kMinSegmented) return {length, length};
   const size_t part = whole_steps((length + kSegmentParts - 1) / kSegmentParts, kBlock);
   return {kOuterParts * part, part};
 }
@@ -77,14 +77,14 @@ std::vector<Segment> read_segments(const LinearPlan& plan) {
 
 std::vector<Bundle> bundle_heads(const LinearPlan& plan, const std::vector<Segment>& segments, int workers) {
   // As many heads as keep their states in L2 beside the rows, and no fewer tasks than workers.
-  size_t most = 1;
+  size_t max = 1;
   if (segments.size() == plan.size() && plan.size() > 0) {
     const size_t in_cache = kStateBytesInCache / (plan[0].state_floats() * sizeof(float));
-    most = std::clamp(plan.size() / static_cast<size_t>(workers), size_t{1}, std::max(in_cache, size_t{1}));
+    max = std::clamp(plan.size() / static_cast<size_t>(workers), size_t{1}, std::max(in_cache, size_t{1}));
   }
   std::vector<Bundle> bundles;
   for (size_t s = 0; s < segments.size(); ++s) {
-    const bool joins = !bundles.empty() && s - bundles.back().first < most &&
+    const bool joins = !bundles.empty() && s - bundles.back().first < max &&
                        plan.sequence_of(segments[s].problem) == plan.sequence_of(segments[bundles.back().first].problem);
     if (joins) {
       bundles.back().end = s + 1;
@@ -118,7 +118,7 @@ void save_state(const LinearPlan& plan, size_t i, const PackedState& packed, Sta
 }
 
 LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views, const FeatureMap& map,
-                       const AttentionOptions& options)
+                       const AttentionOptions& options, std::span<float> record)
     : function(name), reach(how_far), packed_sequences(!options.layout.cu_seqlens.empty()) {
   // A fold has no queries and a read has no keys: shapes are taken from the views that are given.
   const bool has_queries = views.q.has_value(), has_keys = views.k.has_value();
@@ -163,7 +163,7 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
     require_dtype(name, "layout.valid", options.layout.valid, {DType::u8});
     require_shape(name, "layout.valid", options.layout.valid, {batch, has_keys ? keys : queries}, "batch and length of k");
   }
-  require(options.threads >= 0, "{}: threads is {}, expected at least 0", name, options.threads);
+  require(options.run.threads >= 0, "{}: threads is {}, expected at least 0", name, options.run.threads);
   const float eps = options.eps ? *options.eps : map.default_eps();
   require(eps >= 0.0f, "{}: eps is {}, expected at least 0", name, eps);
 
@@ -175,7 +175,7 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
   const size_t group = static_cast<size_t>(heads / groups);
   query_heads.resize(sequences.size() * static_cast<size_t>(heads));
   problems.reserve(sequences.size() * static_cast<size_t>(groups));
-  size_t record = 0;
+  size_t floats = 0;
   for (size_t n = 0; n < sequences.size(); ++n) {
     const Sequence& s = sequences[n];
     for (int64_t g = 0; g < groups; ++g) {
@@ -202,23 +202,22 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
       head.out = rows_of<MutRows>(out, s.batch, s.first_query, h);
       head.forward_out = rows_of<Rows>(forward_out, s.batch, s.first_query, h);
       head.dout = rows_of<Rows>(dout, s.batch, s.first_query, h);
-      denominator_offsets.push_back(record);
-      record += static_cast<size_t>(s.queries);
+      denominator_offsets.push_back(floats);
+      floats += static_cast<size_t>(s.queries);
     }
   }
-  record = whole_steps(record, kChunk);
+  floats = whole_steps(floats, kChunk);
   for (const LinearProblem& problem : problems) {
-    state_offsets.push_back(record);
-    record += problem.state_floats() * (reach == Reach::causal ? (problem.length + kBlock - 1) / kBlock + 1 : 1);
+    state_offsets.push_back(floats);
+    floats += problem.state_floats() * (reach == Reach::causal ? (problem.length + kBlock - 1) / kBlock + 1 : 1);
     scratch_floats = std::max(scratch_floats, linear_scratch_floats(problem));
   }
-  state_offsets.push_back(record);
+  state_offsets.push_back(floats);
 
-  if (!options.record.empty()) {
-    require(options.record.size() >= record, "{}: record has {} floats, expected {} (record_size)", name, options.record.size(),
-            record);
+  if (!record.empty()) {
+    require(record.size() >= floats, "{}: record has {} floats, expected {} (record_size)", name, record.size(), floats);
     for (size_t i = 0; i < denominator_offsets.size(); ++i) {
-      query_heads[i].denominators = options.record.data() + denominator_offsets[i];
+      query_heads[i].denominators = record.data() + denominator_offsets[i];
     }
   }
 }

@@ -24,7 +24,8 @@ enum class Reach : uint8_t { causal, everything };
 // An op divided into problems. Built once per call; the kernels only read it.
 class LinearPlan {
  public:
-  LinearPlan(const char* function, Reach reach, const LinearViews& views, const FeatureMap& map, const AttentionOptions& options);
+  LinearPlan(const char* function, Reach reach, const LinearViews& views, const FeatureMap& map, const AttentionOptions& options,
+             std::span<float> record = {});
 
   // Sets where gradients are written, and the record of the forward pass.
   void attach(const AttentionGradients& gradients, std::span<const float> record);

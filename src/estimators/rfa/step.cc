@@ -43,7 +43,7 @@ Report step_all(const char* name, View3 q, View3 k, View3 v, View2 gate_logits, 
   require_shape(name, "out", out, {batch, heads, value_dim}, "batch and heads of q, dim of v");
   const float eps = options.eps ? *options.eps : map.default_eps();
   require(eps >= 0.0f, "{}: eps is {}, expected at least 0", name, eps);
-  require(options.threads >= 0, "{}: threads is {}, expected at least 0", name, options.threads);
+  require(options.run.threads >= 0, "{}: threads is {}, expected at least 0", name, options.run.threads);
   require(options.layout.valid.absent() && options.layout.lengths.empty() && options.layout.cu_seqlens.empty(),
           "{}: a layout is given, but a step has one token for every session", name);
   for (int64_t b = 0; b < batch; ++b) {
@@ -58,9 +58,9 @@ Report step_all(const char* name, View3 q, View3 k, View3 v, View2 gate_logits, 
   }
   const Trace trace(name, "q", q);
 
-  AttentionOptions where = options;
-  if (batch * groups * map.features() * value_dim < kLeastParallelFloats) where.threads = 1;
-  const Workers workers(where);
+  RunOptions run = options.run;
+  if (batch * groups * map.features() * value_dim < kMinParallelFloats) run.threads = 1;
+  const Workers workers(run);
   LinearStep shape{.map = MapParams(map, 0)};
   shape.value_dim = static_cast<size_t>(value_dim);
   shape.group = static_cast<size_t>(heads / groups);

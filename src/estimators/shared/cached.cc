@@ -107,7 +107,7 @@ void step_cached(const CachedAttention& op, const AttendInputs& inputs, std::spa
   for (const KeyCache* cache : sessions) require_fit(cache->shape(), inputs, 1);
   const auto step_one = [&](int64_t i, int threads) {
     AttendOptions alone = options;
-    alone.threads = threads;
+    alone.run.threads = threads;
     const auto one = [i](const auto& view) { return view.slice(0, i, 1); };
     KeyCache& cache = *sessions[static_cast<size_t>(i)];
     if (!op.step) return extend_entry(op, one(inputs.q), one(inputs.k), one(inputs.v), cache, 0, one(out), alone);
@@ -116,9 +116,9 @@ void step_cached(const CachedAttention& op, const AttendInputs& inputs, std::spa
     if (op.visible) cache.keep_last(0, op.visible(cache.tokens(0)));
   };
   const auto count = static_cast<int64_t>(sessions.size());
-  if (count == 1) return step_one(0, options.threads);
-  Executor& executor = options.executor != nullptr ? *options.executor : default_executor();
-  const int threads = options.threads > 0 ? options.threads : executor.concurrency();
+  if (count == 1) return step_one(0, options.run.threads);
+  Executor& executor = options.run.executor != nullptr ? *options.run.executor : default_executor();
+  const int threads = options.run.threads > 0 ? options.run.threads : executor.concurrency();
   executor.run(count, threads, [&](int64_t i, int) { step_one(i, 1); });
 }
 

@@ -12,12 +12,11 @@
 
 namespace raffia {
 
-// The options of an op with layout and threads of the call.
+// The options of an op with the layout and `run` of the call.
 template <class Options>
 Options placed(Options op, const AttendOptions& options) {
   op.layout = options.layout;
-  op.threads = options.threads;
-  op.executor = options.executor;
+  op.run = options.run;
   return op;
 }
 

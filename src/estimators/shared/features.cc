@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kTokens = 512;  // rows per task
 
-void require_input(const char* name, View4 x, const FeatureMap& map, const FeatureOptions& options) {
-  require(options.threads >= 0, "{}: threads is {}, expected at least 0", name, options.threads);
+void require_input(const char* name, View4 x, const FeatureMap& map, const RunOptions& run) {
+  require(run.threads >= 0, "{}: threads is {}, expected at least 0", name, run.threads);
   require_dtype(name, "x", x, {DType::f32, DType::bf16});
   require(x.extent(2) % map.heads() == 0, "{}: x has {} heads, expected a multiple of the {} heads of the feature map", name,
           x.extent(2), map.heads());
@@ -36,15 +36,15 @@ std::vector<Part> cut(View4 x) {
 
 }  // namespace
 
-void apply_features(View4 x, const FeatureMap& map, MutView4 phi, const FeatureOptions& options) {
+void apply_features(View4 x, const FeatureMap& map, MutView4 phi, const RunOptions& run) {
   constexpr const char* kName = "apply_features";
-  require_input(kName, x, map, options);
+  require_input(kName, x, map, run);
   require_dtype(kName, "phi", phi, {DType::f32, DType::bf16});
   require_shape(kName, "phi", phi, {x.extent(0), x.extent(1), x.extent(2), map.features()},
                 "batch, length and heads of x, features of the map");
   const Trace trace(kName, "x", x, static_cast<int64_t>(kChunk));
   const std::vector<Part> parts = cut(x);
-  const Workers workers(options);
+  const Workers workers(run);
   const Scratch scratch(workers.count(), features_scratch_floats(MapParams(map, 0)));
   const int64_t group = x.extent(2) / map.heads();
   workers.run(static_cast<int64_t>(parts.size()), scratch, [&](int64_t index, float* memory) {
@@ -55,9 +55,9 @@ void apply_features(View4 x, const FeatureMap& map, MutView4 phi, const FeatureO
 }
 
 void apply_features_backward(View4 x, const FeatureMap& map, View4 dphi, MutView4 dx, const MapGradients& parameters,
-                             const FeatureOptions& options) {
+                             const RunOptions& run) {
   constexpr const char* kName = "apply_features_backward";
-  require_input(kName, x, map, options);
+  require_input(kName, x, map, run);
   require_dtype(kName, "dphi", dphi, {DType::f32, DType::bf16});
   require_shape(kName, "dphi", dphi, {x.extent(0), x.extent(1), x.extent(2), map.features()},
                 "batch, length and heads of x, features of the map");
@@ -68,7 +68,7 @@ void apply_features_backward(View4 x, const FeatureMap& map, View4 dphi, MutView
   const Trace trace(kName, "x", x, static_cast<int64_t>(kChunk));
   const std::vector<Part> parts = cut(x);
   MapSumSlots sums(kName, map, parameters, parts.size());
-  const Workers workers(options);
+  const Workers workers(run);
   const Scratch scratch(workers.count(), features_scratch_floats(MapParams(map, 0)));
   const int64_t group = x.extent(2) / map.heads();
   workers.run(static_cast<int64_t>(parts.size()), scratch, [&](int64_t index, float* memory) {

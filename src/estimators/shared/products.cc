@@ -13,7 +13,7 @@ namespace raffia {
 namespace {
 
 // Bytes of weights (or the equivalent in multiply-adds) below which another thread costs more than it saves.
-constexpr int64_t kLeastParallel = 1 << 16;
+constexpr int64_t kMinParallel = 1 << 16;
 constexpr int64_t kPiecesPerWorker = 4;
 
 void require_task(const LinearTask& task) {
@@ -50,8 +50,8 @@ int64_t row_cost(const LinearTask& task) {
 
 }  // namespace
 
-void linear(std::span<const LinearTask> tasks, int threads, Executor* executor) {
-  require(threads >= 0, "linear: threads is {}, expected at least 0", threads);
+void linear(std::span<const LinearTask> tasks, const RunOptions& run) {
+  require(run.threads >= 0, "linear: threads is {}, expected at least 0", run.threads);
   if (tasks.empty()) return;
   int64_t cost = 0;
   size_t scratch_floats = 0;
@@ -61,9 +61,9 @@ void linear(std::span<const LinearTask> tasks, int threads, Executor* executor) 
     scratch_floats = std::max(scratch_floats, weight_product_scratch_floats(product_of(task)));
   }
   const Trace trace("linear", "x", tasks.front().x);
-  Executor& runner = executor != nullptr ? *executor : default_executor();
-  const int most = threads > 0 ? std::min(threads, runner.concurrency()) : runner.concurrency();
-  const int workers = cost < 2 * kLeastParallel ? 1 : most;
+  Executor& runner = run.executor != nullptr ? *run.executor : default_executor();
+  const int max = run.threads > 0 ? std::min(run.threads, runner.concurrency()) : runner.concurrency();
+  const int workers = cost < 2 * kMinParallel ? 1 : max;
   std::optional<Scratch> scratch;
   if (scratch_floats > 0) scratch.emplace(workers, scratch_floats);
   const auto memory = [&](int worker) { return scratch ? scratch->of(worker) : nullptr; };
@@ -73,7 +73,7 @@ void linear(std::span<const LinearTask> tasks, int threads, Executor* executor) 
     return;
   }
   // Pieces of about the same cost, several per worker so that a slow worker delays no others; each is a run of rows of one task.
-  const int64_t piece_cost = std::max(kLeastParallel, cost / (workers * kPiecesPerWorker));
+  const int64_t piece_cost = std::max(kMinParallel, cost / (workers * kPiecesPerWorker));
   const auto rows_of_piece = [&](const LinearTask& task) {
     return std::max<int64_t>(1, piece_cost / std::max<int64_t>(1, row_cost(task)) / kProductRows) * kProductRows;
   };

@@ -21,8 +21,8 @@ struct LinearTask {
 // dozens of products. No task may write what another reads or writes.
 //
 // Results have the same bits for any number of threads, tokens and tasks in the call. Nothing is allocated for few tokens.
-// `threads` 0: as many as the executor has; executor null: the default one. Throws InvalidArgument if shapes do not match.
-void linear(std::span<const LinearTask> tasks, int threads = 0, Executor* executor = nullptr);
+// Throws InvalidArgument if shapes do not match.
+void linear(std::span<const LinearTask> tasks, const RunOptions& run = {});
 
 }  // namespace raffia
 

@@ -13,7 +13,7 @@ float scale_or_default(std::optional<float> given, int64_t dim) {
 }
 
 Qkv::Qkv(const char* function_name, View4 q, View4 k, View4 v, const Layout& layout, std::optional<float> given_scale,
-         int threads)
+         const RunOptions& run)
     : function(function_name),
       batch(q.extent(0)),
       query_length(q.extent(1)),
@@ -38,7 +38,7 @@ Qkv::Qkv(const char* function_name, View4 q, View4 k, View4 v, const Layout& lay
     require_dtype(function, "layout.valid", valid, {DType::u8});
     require_shape(function, "layout.valid", valid, {batch, key_length}, "batch and length of k");
   }
-  require(threads >= 0, "{}: threads is {}, expected at least 0", function, threads);
+  require(run.threads >= 0, "{}: threads is {}, expected at least 0", function, run.threads);
   scale = scale_or_default(given_scale, dim);
   require(scale > 0 && std::isfinite(scale), "{}: scale is {}, expected a positive number", function, scale);
   root = static_cast<float>(std::sqrt(static_cast<double>(scale)));

@@ -21,7 +21,7 @@ float scale_or_default(std::optional<float> given, int64_t dim);
 
 // Checks that shapes match each other and the layout. Throws InvalidArgument, which names `function`.
 struct Qkv {
-  Qkv(const char* function, View4 q, View4 k, View4 v, const Layout& layout, std::optional<float> scale, int threads);
+  Qkv(const char* function, View4 q, View4 k, View4 v, const Layout& layout, std::optional<float> scale, const RunOptions& run);
 
   // `name`: an output, or the gradient of one.
   void check_output(const char* name, View4 out) const;

@@ -15,7 +15,7 @@ namespace raffia {
 // Ops names the operations:
 //   kWhole(estimator), kCausal(estimator)              the options of the two forms
 //   kAttend, kRecordSize, kBackward                    of the bidirectional form
-//   kCausalAttend, kCausalRecordSize, kCausalBackward, causal_step, kCausalShape
+//   causal_attend, causal_record_size, causal_backward, causal_step, kCausalShape
 //   whole_work(estimator, length)                      what a token meets in the bidirectional form
 //   keys_before(estimator, windows)                    what stands for the windows before a token's own
 template <class Ops>
@@ -26,27 +26,23 @@ class SampledModule : public EstimatorModule {
   Report attend(const Estimator& estimator, const AttendInputs& in, MutView4 out, const AttendOptions& options,
                 std::span<float> record) const override {
     if (options.causal) {
-      auto op = scaled(Ops::kCausal(estimator), options);
-      op.record = record;
-      Ops::kCausalAttend(in.q, in.k, in.v, nullptr, out, op);
+      Ops::causal_attend(in.q, in.k, in.v, out, scaled(Ops::kCausal(estimator), options), record);
     } else {
-      auto op = scaled(Ops::kWhole(estimator), options);
-      op.record = record;
-      Ops::kAttend(in.q, in.k, in.v, out, op);
+      Ops::kAttend(in.q, in.k, in.v, out, scaled(Ops::kWhole(estimator), options), record);
     }
     return {};
   }
 
   int64_t record_size(const Estimator& estimator, const AttendInputs& in, const AttendOptions& options) const override {
     if (!options.causal) return Ops::kRecordSize(in.q, in.k, in.v, scaled(Ops::kWhole(estimator), options));
-    return Ops::kCausalRecordSize(in.q, in.k, in.v, nullptr, scaled(Ops::kCausal(estimator), options));
+    return Ops::causal_record_size(in.q, in.k, in.v, scaled(Ops::kCausal(estimator), options));
   }
 
   void backward(const Estimator& estimator, const AttendInputs& in, View4 out, std::span<const float> record, View4 dout,
                 const AttendGradients& wanted, const AttendOptions& options) const override {
     const QkvGradients gradients{wanted.q, wanted.k, wanted.v};
     if (options.causal) {
-      Ops::kCausalBackward(in.q, in.k, in.v, nullptr, out, record, dout, gradients, scaled(Ops::kCausal(estimator), options));
+      Ops::causal_backward(in.q, in.k, in.v, out, record, dout, gradients, scaled(Ops::kCausal(estimator), options));
     } else {
       Ops::kBackward(in.q, in.k, in.v, out, record, dout, gradients, scaled(Ops::kWhole(estimator), options));
     }
@@ -61,7 +57,7 @@ class SampledModule : public EstimatorModule {
 
   Report extend(const Estimator& estimator, const AttendInputs& in, Memory& memory, MutView4 out,
                 const AttendOptions& options) const override {
-    Ops::kCausalAttend(in.q, in.k, in.v, &window_state_in(estimator, memory), out, scaled(Ops::kCausal(estimator), options));
+    Ops::causal_attend(in.q, in.k, in.v, window_state_in(estimator, memory), out, scaled(Ops::kCausal(estimator), options));
     return {};
   }
 

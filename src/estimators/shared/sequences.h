@@ -41,7 +41,7 @@ AnyRows column_of(const AnyView& view, int64_t b, int64_t t, int64_t h) {
 inline float* row(const MutView4& view, int64_t b, int64_t t, int64_t h) { return rows_of<MutRows>(view, b, t, h).direct_row(0); }
 
 // Floats read by a step of one token, below which waking other threads costs more than it saves.
-inline constexpr int64_t kLeastParallelFloats = 1 << 17;
+inline constexpr int64_t kMinParallelFloats = 1 << 17;
 
 // Calls of one token, [B, H, D], with a time axis of 1.
 inline View4 with_time(View3 view) {
@@ -56,10 +56,9 @@ inline MutView4 with_time(MutView3 view) {
 // The executor and number of workers from the options of an op.
 class Workers {
  public:
-  template <class Options>
-  explicit Workers(const Options& options)
-      : executor_(options.executor != nullptr ? *options.executor : default_executor()),
-        count_(options.threads > 0 ? std::min(options.threads, executor_.concurrency()) : executor_.concurrency()) {}
+  explicit Workers(const RunOptions& run)
+      : executor_(run.executor != nullptr ? *run.executor : default_executor()),
+        count_(run.threads > 0 ? std::min(run.threads, executor_.concurrency()) : executor_.concurrency()) {}
 
   int count() const { return count_; }
 

@@ -127,11 +127,7 @@ void windowed_step(const WindowedCall& call, const std::vector<StepEntry>& entri
     task += turns[i].combine.stretches;
     combine_tasks.push_back(turns[i].combine);
   }
-  const struct {
-    int threads;
-    Executor* executor;
-  } where{floats < kLeastParallelFloats ? 1 : call.threads, call.executor};
-  const Workers workers(where);
+  const Workers workers({.threads = floats < kMinParallelFloats ? 1 : call.run.threads, .executor = call.run.executor});
   const Scratch scratch(workers.count(), step_scratch(heads, dim, value_dim));
   workers.run(tasks, scratch, softmax_step_stretch);
   for (const Sampled& s : sampled) {

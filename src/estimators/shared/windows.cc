@@ -68,7 +68,7 @@ const float* part_of(const WindowState& state, WindowPart part, int64_t entry) {
 }  // namespace
 
 void require_windows(const char* function, int64_t window, int64_t chunk) {
-  require(window >= 1 && window <= kMostOfAWindow, "{}: window is {}, expected 1 to {}", function, window, kMostOfAWindow);
+  require(window >= 1 && window <= kMaxOfAWindow, "{}: window is {}, expected 1 to {}", function, window, kMaxOfAWindow);
   require(chunk >= 1 && window % chunk == 0, "{}: chunk is {}, expected a divisor of window, {}", function, chunk, window);
 }
 

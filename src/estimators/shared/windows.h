@@ -94,7 +94,7 @@ struct StepEntry {
 struct WindowedCall : Qkv {
   template <class Options>
   WindowedCall(const char* name, View4 queries, View4 keys, View4 values, const Options& options)
-      : Qkv(name, queries, keys, values, options.layout, options.scale, options.threads),
+      : Qkv(name, queries, keys, values, options.layout, options.scale, options.run),
         q(queries),
         k(keys),
         v(values),
@@ -102,8 +102,7 @@ struct WindowedCall : Qkv {
         group(heads / groups),
         window(options.window),
         chunk(options.chunk),
-        threads(options.threads),
-        executor(options.executor),
+        run(options.run),
         padded(!options.layout.lengths.empty()) {
     check();
   }
@@ -113,14 +112,13 @@ struct WindowedCall : Qkv {
   // logsumexp [B, T, H]
   int64_t record_size() const { return batch * length * heads; }
   void check_step(const std::vector<StepEntry>& entries, MutView3 out, WindowStateShape expected) const;
-  Workers workers() const { return Workers(*this); }
+  Workers workers() const { return Workers(run); }
   int64_t chunks() const { return window / chunk; }  // of a window
 
   View4 q, k, v;
   int64_t length, group;
   int64_t window, chunk;
-  int threads;
-  Executor* executor;
+  RunOptions run;
   bool padded;  // lengths are given
 
  private:
@@ -128,7 +126,7 @@ struct WindowedCall : Qkv {
 };
 
 // Maximum for tokens of a window, summaries, features and samples: more than useful, and small enough that sizes cannot overflow.
-inline constexpr int64_t kMostOfAWindow = int64_t{1} << 24;
+inline constexpr int64_t kMaxOfAWindow = int64_t{1} << 24;
 
 // The bits of a float, for a recipe.
 inline uint64_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }

@@ -15,10 +15,9 @@ class ExactModule : public EstimatorModule {
 
   Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options,
                 std::span<float> record) const override {
-    SoftmaxOptions op = scaled(softmax_options(estimator, options.causal), options);
     const View4 q = inputs.q;
-    if (!record.empty()) op.logsumexp = {record.data(), {q.extent(0), q.extent(1), q.extent(2)}};
-    softmax_attention(q, inputs.k, inputs.v, out, op);
+    const MutView3 logsumexp = record.empty() ? MutView3() : MutView3(record.data(), {q.extent(0), q.extent(1), q.extent(2)});
+    softmax_attention(q, inputs.k, inputs.v, out, scaled(softmax_options(estimator, options.causal), options), logsumexp);
     return {};
   }
 

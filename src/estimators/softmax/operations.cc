@@ -42,7 +42,7 @@ struct Problem {
       require_dtype(function, "layout.valid", options.layout.valid, {DType::u8});
       require_shape(function, "layout.valid", options.layout.valid, {batch, key_length}, "batch and length of k");
     }
-    require(options.threads >= 0, "{}: threads is {}, expected at least 0", function, options.threads);
+    require(options.run.threads >= 0, "{}: threads is {}, expected at least 0", function, options.run.threads);
     sequences = sequences_of(function, options.layout, batch, query_length, key_length);
     scale = scale_or_default(options.scale, dim);
     require(options.window >= 0, "{}: window is {}, expected at least 0", function, options.window);
@@ -62,7 +62,7 @@ struct Problem {
                      .scale = scale,
                      .key_bias = options.key_bias,
                      .valid = options.layout.valid,
-                     .workers = Workers(options)};
+                     .workers = Workers(options.run)};
     for (const Sequence& s : sequences) {
       const size_t queries = static_cast<size_t>(s.queries), keys = static_cast<size_t>(s.keys);
       const int64_t before = std::min(options.before, s.keys);  // there are no more windows
@@ -91,22 +91,22 @@ AnyRows head_rows(const AnyView& view, int64_t b) {
 
 }  // namespace
 
-void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options) {
+void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options, MutView3 logsumexp) {
   constexpr const char* kName = "softmax_attention";
   const Problem problem(kName, q, k, v, options);
   require_dtype(kName, "out", out, {DType::f32, DType::bf16});
   require_shape(kName, "out", out, problem.out_shape(), "batch, length and heads of q, dimensions of v");
-  if (!options.logsumexp.absent()) {
-    require_dtype(kName, "logsumexp", options.logsumexp, {DType::f32});
-    require_shape(kName, "logsumexp", options.logsumexp, problem.row_shape(), "batch, length and heads of q");
+  if (!logsumexp.absent()) {
+    require_dtype(kName, "logsumexp", logsumexp, {DType::f32});
+    require_shape(kName, "logsumexp", logsumexp, problem.row_shape(), "batch, length and heads of q");
   }
   const Trace trace(kName, "q", q, static_cast<int64_t>(kKeyBlock));
 
-  forward(problem.part(q, k, v, options), out, options.logsumexp);
+  forward(problem.part(q, k, v, options), out, logsumexp);
   for (const Sequence& s : problem.sequences) {
     if (!options.layout.cu_seqlens.empty()) break;
     fill_rest(out, s.batch, s.queries);
-    fill_rest(options.logsumexp, s.batch, s.queries, -std::numeric_limits<float>::infinity());
+    fill_rest(logsumexp, s.batch, s.queries, -std::numeric_limits<float>::infinity());
   }
 }
 
@@ -146,7 +146,7 @@ void softmax_attention_backward(View4 q, View4 k, View4 v, View4 out, View3 logs
 }
 
 void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t> lengths, MutView3 out,
-                  const SoftmaxOptions& options) {
+                  const SoftmaxOptions& options, MutView3 logsumexp) {
   constexpr const char* kName = "softmax_step";
   require(options.layout.lengths.empty() && options.layout.cu_seqlens.empty() && options.layout.cu_seqlens_k.empty(),
           "{}: options.layout holds lengths or cu_seqlens, expected the argument lengths alone", kName);
@@ -160,9 +160,9 @@ void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t
     require(lengths[b] >= 0 && lengths[b] <= problem.key_length, "{}: lengths[{}] is {}, expected 0 to {} (capacity of k_cache)",
             kName, b, lengths[b], problem.key_length);
   }
-  if (!options.logsumexp.absent()) {
-    require_dtype(kName, "logsumexp", options.logsumexp, {DType::f32});
-    require_shape(kName, "logsumexp", options.logsumexp, problem.row_shape(), "batch and heads of q, one token");
+  if (!logsumexp.absent()) {
+    require_dtype(kName, "logsumexp", logsumexp, {DType::f32});
+    require_shape(kName, "logsumexp", logsumexp, problem.row_shape(), "batch and heads of q, one token");
   }
   const Trace trace(kName, "q", q, static_cast<int64_t>(kStepKeys));
 
@@ -178,8 +178,7 @@ void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t
   for (int64_t b = 0; b < problem.batch; ++b) {
     const size_t length = static_cast<size_t>(lengths[static_cast<size_t>(b)]);
     const MutRows rows_out = head_rows<MutRows>(with_time(out), b);
-    const MutRows rows_logsumexp =
-        options.logsumexp.absent() ? MutRows{} : column_of<MutRows>(options.logsumexp.permuted({0, 2, 1}), b, 0, 0);
+    const MutRows rows_logsumexp = logsumexp.absent() ? MutRows{} : column_of<MutRows>(logsumexp.permuted({0, 2, 1}), b, 0, 0);
     combine_tasks.push_back({.partials = free,
                              .stretches = (length + kStepKeys - 1) / kStepKeys,
                              .heads = heads,
@@ -204,7 +203,7 @@ void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t
                        .partial = free});
     }
   }
-  const Workers workers(options);
+  const Workers workers(options.run);
   const Scratch scratch(workers.count(), step_scratch(heads, dim, value_dim));
   workers.run(tasks, scratch, softmax_step_stretch);
   workers.run(combine_tasks, scratch, softmax_step_combine);

@@ -35,9 +35,9 @@ std::optional<int64_t> whole_number(std::string_view text) {
 
 // Shortens text for an error: labels may be whole articles if the column is wrong.
 std::string shortened(std::string_view text) {
-  constexpr size_t kMost = 40;
-  if (text.size() <= kMost) return std::string(text);
-  const std::string_view start = text.substr(0, kMost);
+  constexpr size_t kMax = 40;
+  if (text.size() <= kMax) return std::string(text);
+  const std::string_view start = text.substr(0, kMax);
   return std::string(start.substr(0, end_of_whole_characters(start))) + "...";
 }
 
@@ -79,7 +79,7 @@ struct Idx {
 
 Idx read_idx(const std::filesystem::path& path, size_t rank) {
   constexpr unsigned char kUnsignedByte = 0x08;
-  Idx idx = {.shape = {}, .bytes = read_data_file(path, kMostBytesOfDataset), .begin = 4 + 4 * rank};
+  Idx idx = {.shape = {}, .bytes = read_data_file(path, kMaxBytesOfDataset), .begin = 4 + 4 * rank};
   const auto byte = [&idx](size_t at) { return static_cast<unsigned char>(idx.bytes[at]); };
   const auto refuse = [&path](const std::string& what) { throw FormatError(fmt::format("{}: {}", path.string(), what)); };
   if (idx.bytes.size() < idx.begin)
@@ -159,13 +159,13 @@ std::vector<std::string> classes_of(std::span<const std::string> labels) {
 }
 
 void require_classes(std::span<const std::string> labels, std::string_view where) {
-  constexpr size_t kMostBytes = 200;    // of a name
+  constexpr size_t kMaxBytes = 200;     // of a name
   constexpr size_t kManyClasses = 100;  // plausible if each has enough examples
   constexpr std::string_view kHint = "is the label in another column (--label-column)?";
   for (size_t i = 0; i < labels.size(); ++i) {
-    if (labels[i].size() > kMostBytes) {
+    if (labels[i].size() > kMaxBytes) {
       throw FormatError(fmt::format("{}: the label of example {} has {} bytes, expected at most {} (\"{}\"): {}", where,
-                                    grouped(i + 1), grouped(labels[i].size()), kMostBytes, shortened(labels[i]), kHint));
+                                    grouped(i + 1), grouped(labels[i].size()), kMaxBytes, shortened(labels[i]), kHint));
     }
   }
   const size_t classes = std::set<std::string_view>(labels.begin(), labels.end()).size();
@@ -266,7 +266,7 @@ LabelledImages read_cifar_images(std::span<const std::filesystem::path> paths) {
   constexpr unsigned char kClasses = 10;
   LabelledImages result = {.count = 0, .channels = 3, .size = 32, .pixels = {}, .labels = {}};
   for (const std::filesystem::path& path : paths) {
-    const std::string bytes = read_data_file(path, kMostBytesOfDataset);
+    const std::string bytes = read_data_file(path, kMaxBytesOfDataset);
     if (bytes.empty() || bytes.size() % kRecord != 0) {
       throw FormatError(fmt::format("{}: has {} bytes, expected a multiple of {} (a label and 3 x 32 x 32 bytes)", path.string(),
                                     grouped(bytes.size()), kRecord));

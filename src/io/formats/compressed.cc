@@ -50,9 +50,9 @@ class Decompressor::Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  bool run(std::string_view& input, bool at_end, std::string& output, size_t most) {
+  bool run(std::string_view& input, bool at_end, std::string& output, size_t max) {
     const size_t before = output.size(), given = input.size();
-    output.resize(before + most);
+    output.resize(before + max);
     size_t made = 0;
     const bool ended = decode(input, at_end, std::span(output).subspan(before), made);
     output.resize(before + made);
@@ -150,8 +150,8 @@ Decompressor::Decompressor(Compression compression, std::string where) {
 
 Decompressor::~Decompressor() = default;
 
-bool Decompressor::run(std::string_view& input, bool at_end, std::string& output, size_t most) {
-  return stream_->run(input, at_end, output, most);
+bool Decompressor::run(std::string_view& input, bool at_end, std::string& output, size_t max) {
+  return stream_->run(input, at_end, output, max);
 }
 
 std::string decompressed(std::string bytes, std::string_view where, uint64_t limit) {

@@ -29,7 +29,7 @@ class Decompressor {
 
   // Consumes bytes from the front of `input` and appends at most `most` bytes to `output`. `at_end`: `input` is the last part.
   // True: everything was decompressed. False without output: more input is needed.
-  bool run(std::string_view& input, bool at_end, std::string& output, size_t most);
+  bool run(std::string_view& input, bool at_end, std::string& output, size_t max);
 
  private:
   class Stream;

@@ -154,9 +154,9 @@ uint64_t File::size_on_disk() const {
 
 void File::require_stored(std::string_view expected) const {
   // No file system compresses text or numbers to such a small part of their size.
-  constexpr uint64_t kLarge = uint64_t{64} << 20, kMostTimes = 64;
+  constexpr uint64_t kLarge = uint64_t{64} << 20, kMaxTimes = 64;
   const uint64_t total = size(), there = size_on_disk();
-  if (total <= kLarge || there >= total / kMostTimes) return;
+  if (total <= kLarge || there >= total / kMaxTimes) return;
   throw FormatError(fmt::format("{}: has {} bytes, of which {} are on disk: the rest is a hole, not {}", path_.string(), total,
                                 there, expected));
 }

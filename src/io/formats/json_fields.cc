@@ -23,9 +23,9 @@ std::string describe(const Json& value) {
   return value.dump();
 }
 
-bool is_integer_within(const Json& value, int64_t least, int64_t most) {
+bool is_integer_within(const Json& value, int64_t min, int64_t max) {
   if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX})) return false;
-  return value.get<int64_t>() >= least && value.get<int64_t>() <= most;
+  return value.get<int64_t>() >= min && value.get<int64_t>() <= max;
 }
 
 // Sees keys that come twice, of which a tree would keep the last.
@@ -107,10 +107,10 @@ const Json& JsonFields::take(std::string_view name) {
   return *found;
 }
 
-int64_t JsonFields::integer(std::string_view name, int64_t least, int64_t most) {
+int64_t JsonFields::integer(std::string_view name, int64_t min, int64_t max) {
   const Json& value = take(name);
-  if (!is_integer_within(value, least, most)) {
-    refuse(name, fmt::format("is {}, expected an integer from {} to {}", describe(value), least, most));
+  if (!is_integer_within(value, min, max)) {
+    refuse(name, fmt::format("is {}, expected an integer from {} to {}", describe(value), min, max));
   }
   return value.get<int64_t>();
 }
@@ -121,10 +121,10 @@ uint64_t JsonFields::unsigned_integer(std::string_view name) {
   return value.get<uint64_t>();
 }
 
-double JsonFields::number(std::string_view name, double least, double most) {
+double JsonFields::number(std::string_view name, double min, double max) {
   const Json& value = take(name);
-  if (!value.is_number() || !(value.get<double>() >= least && value.get<double>() <= most)) {
-    refuse(name, fmt::format("is {}, expected a number from {} to {}", describe(value), least, most));
+  if (!value.is_number() || !(value.get<double>() >= min && value.get<double>() <= max)) {
+    refuse(name, fmt::format("is {}, expected a number from {} to {}", describe(value), min, max));
   }
   return value.get<double>();
 }
@@ -141,16 +141,16 @@ std::string JsonFields::string(std::string_view name) {
   return value.get<std::string>();
 }
 
-int64_t JsonFields::integer(std::string_view name, int64_t least, int64_t most, int64_t otherwise) {
-  return has(name) ? integer(name, least, most) : otherwise;
+int64_t JsonFields::integer(std::string_view name, int64_t min, int64_t max, int64_t otherwise) {
+  return has(name) ? integer(name, min, max) : otherwise;
 }
 
 uint64_t JsonFields::unsigned_integer(std::string_view name, uint64_t otherwise) {
   return has(name) ? unsigned_integer(name) : otherwise;
 }
 
-double JsonFields::number(std::string_view name, double least, double most, double otherwise) {
-  return has(name) ? number(name, least, most) : otherwise;
+double JsonFields::number(std::string_view name, double min, double max, double otherwise) {
+  return has(name) ? number(name, min, max) : otherwise;
 }
 
 template <typename Value, typename Fits>
@@ -175,9 +175,9 @@ std::vector<double> JsonFields::numbers(std::string_view name) {
                       [](const Json& entry) { return entry.is_number() && std::isfinite(entry.get<double>()); });
 }
 
-std::vector<int64_t> JsonFields::integers(std::string_view name, int64_t least, int64_t most) {
-  return list<int64_t>(name, fmt::format("integers from {} to {}", least, most),
-                       [least, most](const Json& entry) { return is_integer_within(entry, least, most); });
+std::vector<int64_t> JsonFields::integers(std::string_view name, int64_t min, int64_t max) {
+  return list<int64_t>(name, fmt::format("integers from {} to {}", min, max),
+                       [min, max](const Json& entry) { return is_integer_within(entry, min, max); });
 }
 
 JsonFields JsonFields::object(std::string_view name) {

@@ -41,19 +41,19 @@ class JsonFields {
   const std::string& where() const { return where_; }
   bool has(std::string_view name) const;
   bool has_value(std::string_view name);  // whether it exists and is not null; a null counts as read
-  int64_t integer(std::string_view name, int64_t least, int64_t most);
+  int64_t integer(std::string_view name, int64_t min, int64_t max);
   uint64_t unsigned_integer(std::string_view name);
-  double number(std::string_view name, double least, double most);  // finite
+  double number(std::string_view name, double min, double max);  // finite
   bool truth(std::string_view name);
   std::string string(std::string_view name);
   // The same; a missing field is `otherwise`.
-  int64_t integer(std::string_view name, int64_t least, int64_t most, int64_t otherwise);
+  int64_t integer(std::string_view name, int64_t min, int64_t max, int64_t otherwise);
   uint64_t unsigned_integer(std::string_view name, uint64_t otherwise);
-  double number(std::string_view name, double least, double most, double otherwise);
+  double number(std::string_view name, double min, double max, double otherwise);
 
   std::vector<std::string> strings(std::string_view name);
   std::vector<double> numbers(std::string_view name);  // finite
-  std::vector<int64_t> integers(std::string_view name, int64_t least, int64_t most);
+  std::vector<int64_t> integers(std::string_view name, int64_t min, int64_t max);
 
   // Objects within the object; errors name their fields "outer.inner", or "outer[3].inner" in a list.
   JsonFields object(std::string_view name);

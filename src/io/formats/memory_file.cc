@@ -75,8 +75,8 @@ KeyCache key_cache_from_bytes(std::span<const std::byte> bytes, std::string_view
   const std::span<const std::byte> payload = bytes.subspan(header.size());
   require_checksum(kKeyCacheImage, header, payload, where);
   const KeyCacheShape shape{.batch = fields[0], .heads = fields[1], .dim = fields[2], .value_dim = fields[3]};
-  constexpr int64_t kMostSize = 1 << 20, kCounts = 2 * sizeof(int64_t);
-  const auto is_size = [](int64_t size) { return size >= 1 && size <= kMostSize; };
+  constexpr int64_t kMaxSize = 1 << 20, kCounts = 2 * sizeof(int64_t);
+  const auto is_size = [](int64_t size) { return size >= 1 && size <= kMaxSize; };
   if (shape.batch < 0 || shape.batch > std::ssize(payload) / kCounts || !is_size(shape.heads) || !is_size(shape.dim) ||
       !is_size(shape.value_dim)) {
     throw FormatError(fmt::format("{}: batch {}, heads {}, dim {}, value_dim {} at byte {} are not the shape of a key cache",

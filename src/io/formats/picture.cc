@@ -18,7 +18,7 @@ namespace {
 using namespace std::string_view_literals;
 
 constexpr std::string_view kPngBegin = "\x89PNG\r\n\x1A\n"sv, kJpegBegin = "\xFF\xD8\xFF"sv, kJpegEnd = "\xFF\xD9"sv;
-constexpr uint64_t kMostBytesOfFile = uint64_t{1} << 26;
+constexpr uint64_t kMaxBytesOfFile = uint64_t{1} << 26;
 
 [[noreturn]] void refuse(std::string_view where, std::string_view what) { throw FormatError(fmt::format("{}: {}", where, what)); }
 
@@ -64,7 +64,7 @@ FloatArray parse_picture(std::string_view bytes, std::string_view where) {
   } else if (bytes.rfind(kJpegEnd) == std::string_view::npos) {
     refuse(where, "has no end marker: the file is truncated");
   }
-  const DecodedPicture picture = decode_picture(bytes, static_cast<int>(kMostPixelsOfSide));
+  const DecodedPicture picture = decode_picture(bytes, static_cast<int>(kMaxPixelsOfSide));
   if (!picture.error.empty()) refuse(where, fmt::format("cannot be decoded: {}", picture.error));
   const bool has_alpha = picture.channels == 2 || picture.channels == 4;
   if (has_alpha) require_opaque(picture, where);
@@ -89,7 +89,7 @@ bool is_picture(const std::filesystem::path& path) {
 FloatArray read_picture(const std::filesystem::path& path) {
   const std::string ending = data_extension(path);
   if (ending == ".pgm" || ending == ".ppm") return read_pnm(path);
-  return parse_picture(decompressed(read_file(path, kMostBytesOfFile), path.string(), kMostBytesOfFile), path.string());
+  return parse_picture(decompressed(read_file(path, kMaxBytesOfFile), path.string(), kMaxBytesOfFile), path.string());
 }
 
 }  // namespace raffia

@@ -11,7 +11,7 @@
 namespace raffia {
 
 // Maximum width and height: images for models are far smaller, and a small file may claim any size.
-inline constexpr int64_t kMostPixelsOfSide = 4096;
+inline constexpr int64_t kMaxPixelsOfSide = 4096;
 
 // PNG or JPEG, by its first bytes: [channels, height, width], channels 1 (grey) or 3 (red, green, blue), from 0 (black) to 1.
 // 16-bit values are reduced to 8 bits. Transparent pixels are an error. Throws FormatError; `where` names the file.

@@ -13,11 +13,11 @@ namespace {
 
 // One buffer of stb_image. Its PNG decoder allocates as much as the compressed data claim, which may be far more than the pixels
 // need: more than the largest image with its filter bytes is an error.
-constexpr size_t kMostBytesAtOnce = size_t{1} << 27;
+constexpr size_t kMaxBytesAtOnce = size_t{1} << 27;
 
 // Filled with zeros: a truncated JPEG file leaves pixels unset.
-void* allocate(size_t size) { return size > kMostBytesAtOnce ? nullptr : std::calloc(size, 1); }
-void* reallocate(void* memory, size_t size) { return size > kMostBytesAtOnce ? nullptr : std::realloc(memory, size); }
+void* allocate(size_t size) { return size > kMaxBytesAtOnce ? nullptr : std::calloc(size, 1); }
+void* reallocate(void* memory, size_t size) { return size > kMaxBytesAtOnce ? nullptr : std::realloc(memory, size); }
 
 }  // namespace
 
@@ -39,7 +39,7 @@ namespace {
 // Whether every Huffman table of a JPEG file has at most 256 codes. stb_image (Debian 12) writes past its own tables otherwise.
 // A table can follow any marker FF C4, wherever the decoder finds one, so all of them are looked at.
 bool has_sound_huffman_tables(std::span<const unsigned char> bytes) {
-  constexpr size_t kLengths = 16, kMostCodes = 256;
+  constexpr size_t kLengths = 16, kMaxCodes = 256;
   for (size_t marker = 0; marker + 4 <= bytes.size(); ++marker) {
     if (bytes[marker] != 0xFF || bytes[marker + 1] != 0xC4) continue;
     auto left = static_cast<int64_t>(bytes[marker + 2] * 256 + bytes[marker + 3]) - 2;
@@ -48,7 +48,7 @@ bool has_sound_huffman_tables(std::span<const unsigned char> bytes) {
     for (size_t table = marker + 4; left > 0 && table + 1 < bytes.size();) {
       const auto counts = bytes.subspan(table + 1, std::min(kLengths, bytes.size() - table - 1));
       const size_t codes = std::accumulate(counts.begin(), counts.end(), size_t{0});
-      if (codes > kMostCodes) return false;
+      if (codes > kMaxCodes) return false;
       table += 1 + kLengths + codes;
       left -= static_cast<int64_t>(1 + kLengths + codes);
     }
@@ -58,7 +58,7 @@ bool has_sound_huffman_tables(std::span<const unsigned char> bytes) {
 
 }  // namespace
 
-DecodedPicture decode_picture(std::string_view bytes, int most_pixels) {
+DecodedPicture decode_picture(std::string_view bytes, int max_pixels) {
   DecodedPicture picture;
   if (bytes.size() > static_cast<size_t>(std::numeric_limits<int>::max())) return {.error = "the file is too large"};
   const auto* data = reinterpret_cast<const unsigned char*>(bytes.data());
@@ -71,9 +71,9 @@ DecodedPicture decode_picture(std::string_view bytes, int most_pixels) {
     return std::string(said == nullptr ? "unknown" : said);
   };
   if (stbi_info_from_memory(data, size, &picture.width, &picture.height, &picture.channels) == 0) return {.error = reason()};
-  if (picture.width > most_pixels || picture.height > most_pixels) {
+  if (picture.width > max_pixels || picture.height > max_pixels) {
     return {.error = std::to_string(picture.width) + " x " + std::to_string(picture.height) + " pixels, expected at most " +
-                     std::to_string(most_pixels) + " a side"};
+                     std::to_string(max_pixels) + " a side"};
   }
   const std::unique_ptr<stbi_uc, void (*)(void*)> pixels(
       stbi_load_from_memory(data, size, &picture.width, &picture.height, &picture.channels, 0), stbi_image_free);

@@ -16,8 +16,8 @@ struct DecodedPicture {
   std::string error;            // why there are no pixels; empty on success
 };
 
-// Memory is limited by `most_pixels` per side, whatever the file claims.
-DecodedPicture decode_picture(std::string_view bytes, int most_pixels);
+// Memory is limited by `max_pixels` per side, whatever the file claims.
+DecodedPicture decode_picture(std::string_view bytes, int max_pixels);
 
 }  // namespace raffia
 

@@ -10,7 +10,7 @@
 namespace raffia {
 namespace {
 
-constexpr uint32_t kMostExtent = 1 << 24, kMostValue = 65535;
+constexpr uint32_t kMaxExtent = 1 << 24, kMaxValue = 65535;
 
 bool is_pnm_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool is_decimal(char c) { return c >= '0' && c <= '9'; }
@@ -26,14 +26,14 @@ class PnmReader {
     at_ = 2;
     const bool binary = kind >= '5';
     const uint64_t channels = kind == '2' || kind == '5' ? 1 : 3;
-    const uint64_t width = number("the width", 1, kMostExtent), height = number("the height", 1, kMostExtent);
-    most_ = number("the maximum value", 1, kMostValue);
+    const uint64_t width = number("the width", 1, kMaxExtent), height = number("the height", 1, kMaxExtent);
+    max_ = number("the maximum value", 1, kMaxValue);
     if (at_ == bytes_.size() || !is_pnm_space(bytes_[at_])) refuse("white space is missing after the maximum value");
     ++at_;
 
     // 2^48 values at most, and each takes a byte or more.
     const uint64_t count = channels * width * height, left = bytes_.size() - at_;
-    const uint64_t each = binary && most_ > 255 ? 2 : 1;
+    const uint64_t each = binary && max_ > 255 ? 2 : 1;
     if (binary ? left != count * each : left < count) {
       refuse(fmt::format("{} bytes follow, expected {}{} (an image of {} x {})", grouped(left), binary ? "" : "more than ",
                          grouped(count * each), width, height));
@@ -43,8 +43,8 @@ class PnmReader {
     // Files have the channels of a pixel side by side.
     for (uint64_t pixel = 0; pixel < width * height; ++pixel) {
       for (uint64_t channel = 0; channel < channels; ++channel) {
-        const uint32_t value = binary ? stored(each) : number("a value", 0, most_);
-        image.values[channel * width * height + pixel] = static_cast<float>(value) / static_cast<float>(most_);
+        const uint32_t value = binary ? stored(each) : number("a value", 0, max_);
+        image.values[channel * width * height + pixel] = static_cast<float>(value) / static_cast<float>(max_);
       }
     }
     if (!binary) {
@@ -66,16 +66,16 @@ class PnmReader {
     }
   }
 
-  uint32_t number(std::string_view what, uint32_t least, uint32_t most) {
+  uint32_t number(std::string_view what, uint32_t min, uint32_t max) {
     skip_space();
     const size_t begin = at_;
     uint64_t value = 0;
-    for (; at_ < bytes_.size() && is_decimal(bytes_[at_]) && value <= most; ++at_) {
+    for (; at_ < bytes_.size() && is_decimal(bytes_[at_]) && value <= max; ++at_) {
       value = 10 * value + static_cast<uint64_t>(bytes_[at_] - '0');
     }
-    if (at_ == begin || value < least || value > most) {
+    if (at_ == begin || value < min || value > max) {
       at_ = begin;
-      refuse(fmt::format("{} is missing or wrong, expected {} to {}", what, least, most));
+      refuse(fmt::format("{} is missing or wrong, expected {} to {}", what, min, max));
     }
     return static_cast<uint32_t>(value);
   }
@@ -83,14 +83,14 @@ class PnmReader {
   uint32_t stored(uint64_t size) {  // the higher byte comes first
     uint32_t value = 0;
     for (uint64_t i = 0; i < size; ++i) value = value << 8 | static_cast<unsigned char>(bytes_[at_ + i]);
-    if (value > most_) refuse(fmt::format("a value is {}, expected 0 to {}", value, most_));
+    if (value > max_) refuse(fmt::format("a value is {}, expected 0 to {}", value, max_));
     at_ += size;
     return value;
   }
 
   std::string_view bytes_, where_;
   size_t at_ = 0;
-  uint32_t most_ = 0;
+  uint32_t max_ = 0;
 };
 
 }  // namespace
@@ -98,7 +98,7 @@ class PnmReader {
 FloatArray parse_pnm(std::string_view bytes, std::string_view where) { return PnmReader(bytes, where).read(); }
 
 FloatArray read_pnm(const std::filesystem::path& path) {
-  return parse_pnm(read_data_file(path, kMostBytesOfImage), path.string());
+  return parse_pnm(read_data_file(path, kMaxBytesOfImage), path.string());
 }
 
 }  // namespace raffia

@@ -25,8 +25,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kMostPositions = int64_t{1} << 60;
-constexpr uint64_t kMostBytesOfDescription = 1 << 20;  // kMostSessionParts memories with their tails take half of it
+constexpr int64_t kMaxPositions = int64_t{1} << 60;
+constexpr uint64_t kMaxBytesOfDescription = 1 << 20;  // kMaxSessionParts memories with their tails take half of it
 
 // Names in the description and of blocks: each is written and read by these.
 constexpr const char* kSampling = "sampling";
@@ -142,8 +142,8 @@ Contents contents_of(std::span<const std::byte> bytes, std::string_view where) {
   constexpr size_t kSizeAt = kSessionImage.payload_size_at() - 8;
   const auto size = little_endian<uint64_t>(bytes, kSizeAt);
   const std::span<const std::byte> payload = bytes.subspan(kSessionImage.header_size());
-  if (const auto most = std::min<uint64_t>(kMostBytesOfDescription, payload.size()); size > most) {
-    throw FormatError(fmt::format("{}: description of {} bytes at byte {}, expected at most {}", where, size, kSizeAt, most));
+  if (const auto max = std::min<uint64_t>(kMaxBytesOfDescription, payload.size()); size > max) {
+    throw FormatError(fmt::format("{}: description of {} bytes at byte {}, expected at most {}", where, size, kSizeAt, max));
   }
   const std::string_view text(reinterpret_cast<const char*>(payload.data()), size);
   JsonFields description = JsonFields::parse(text, fmt::format("{}: description of the session", where));
@@ -166,8 +166,8 @@ void read_session_v2(std::span<const std::byte> bytes, std::string_view where, S
   auto [description, blocks] = contents_of(bytes, where);
   size_t memories = 0;
   while (!block_of(blocks, memory_name(memories)).bytes.empty()) ++memories;
-  if (memories > kMostSessionParts) {
-    throw FormatError(fmt::format("{}: {} memories, expected at most {}", where, memories, kMostSessionParts));
+  if (memories > kMaxSessionParts) {
+    throw FormatError(fmt::format("{}: {} memories, expected at most {}", where, memories, kMaxSessionParts));
   }
   require_known_names(description, memories);
   for (size_t i = 0; i < memories; ++i) {
@@ -264,8 +264,8 @@ void require_sound(const SessionImage& image, std::string_view where) {
 std::vector<int64_t> require_header(std::span<const std::byte> header, uint64_t total, std::string_view where) {
   std::vector<int64_t> fields = read_fields(kSessionImage, header, where);
   require_sizes(kSessionImage, header, little_endian<uint64_t>(header, kSessionImage.payload_size_at()), total, where);
-  if (const int64_t position = fields[1]; position < 0 || position > kMostPositions) {
-    throw FormatError(fmt::format("{}: position is {}, expected 0 to {}", where, position, kMostPositions));
+  if (const int64_t position = fields[1]; position < 0 || position > kMaxPositions) {
+    throw FormatError(fmt::format("{}: position is {}, expected 0 to {}", where, position, kMaxPositions));
   }
   return fields;
 }
@@ -314,16 +314,16 @@ SessionImage session_from_bytes(std::span<const std::byte> bytes, std::string_vi
 }
 
 std::vector<std::byte> read_session_file(const std::filesystem::path& path,
-                                         const std::function<uint64_t(const SessionHeader&)>& most_bytes) {
+                                         const std::function<uint64_t(const SessionHeader&)>& max_bytes) {
   File file = File::open_to_read(path);
   const uint64_t total = file.size();
   std::vector<std::byte> bytes(std::min<uint64_t>(total, kSessionImage.header_size()));
   bytes.resize(file.read(bytes));
   const std::vector<int64_t> fields = require_header(bytes, total, path.string());
   const SessionHeader header{.fingerprint = std::bit_cast<uint64_t>(fields[0]), .position = fields[1]};
-  if (const uint64_t most = most_bytes ? most_bytes(header) : UINT64_MAX; total > most) {
+  if (const uint64_t max = max_bytes ? max_bytes(header) : UINT64_MAX; total > max) {
     throw FormatError(fmt::format("{}: has {} bytes, expected at most {}, the size of a session of this model at position {}",
-                                  path.string(), grouped(total), grouped(most), grouped(static_cast<uint64_t>(header.position))));
+                                  path.string(), grouped(total), grouped(max), grouped(static_cast<uint64_t>(header.position))));
   }
   file.require_stored(fmt::format("a {}", kSessionImage.noun));
   const size_t begin = bytes.size();

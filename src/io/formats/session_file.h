@@ -33,7 +33,7 @@ struct SessionImage {
   bool operator==(const SessionImage&) const = default;
 };
 
-constexpr int64_t kMostSessionParts = 1 << 12;
+constexpr int64_t kMaxSessionParts = 1 << 12;
 
 // Format version 2: a description in JSON, which names sampling options and blocks, and then the blocks. session_from_bytes also
 // reads version 1.
@@ -53,10 +53,10 @@ struct SessionHeader {
   uint64_t fingerprint = 0;
   int64_t position = 0;
 };
-// The whole file. `most_bytes` returns the maximum size for a header, header included; it may throw. Nothing is allocated before
+// The whole file. `max_bytes` returns the maximum size for a header, header included; it may throw. Nothing is allocated before
 // that, nor for a large sparse file (a few bytes on disk, the rest a hole). Throws IoError and FormatError.
 std::vector<std::byte> read_session_file(const std::filesystem::path& path,
-                                         const std::function<uint64_t(const SessionHeader&)>& most_bytes = {});
+                                         const std::function<uint64_t(const SessionHeader&)>& max_bytes = {});
 
 }  // namespace raffia
 

@@ -25,9 +25,9 @@ class PayloadReader {
     at_ += 8;
     return little_endian<uint64_t>(bytes_, at_ - 8);
   }
-  int64_t count(std::string_view what, int64_t most) {
+  int64_t count(std::string_view what, int64_t max) {
     const uint64_t value = number(what);
-    if (value > static_cast<uint64_t>(most)) refuse("{} is {}, expected 0 to {}", what, value, most);
+    if (value > static_cast<uint64_t>(max)) refuse("{} is {}, expected 0 to {}", what, value, max);
     return static_cast<int64_t>(value);
   }
   double real(std::string_view what) { return std::bit_cast<double>(number(what)); }
@@ -68,11 +68,11 @@ class PayloadReader {
 
 enum class PartKind : uint8_t { state, window_state, keys };
 
-constexpr int64_t kMostHeads = 1 << 16;
+constexpr int64_t kMaxHeads = 1 << 16;
 
 KeyCache read_keys(PayloadReader& reader, int64_t position) {
   const int64_t rows = reader.count("number of keys", position);
-  const int64_t heads = reader.count("heads of keys", kMostHeads), dim = reader.count("size of keys", kMostHeads);
+  const int64_t heads = reader.count("heads of keys", kMaxHeads), dim = reader.count("size of keys", kMaxHeads);
   if (heads == 0 || dim == 0) reader.refuse("keys of {} heads x {}, expected 1 or more of each", heads, dim);
   const auto keys = reader.words<float>("keys"), values = reader.words<float>("values");
   // No overflow: heads and sizes are at most 2^16, and rows at most as many as floats were read.
@@ -118,7 +118,7 @@ SamplingOptions read_sampling(PayloadReader& reader) {
 
 void read_session_v1(std::span<const std::byte> bytes, int64_t parts, std::string_view where, SessionImage& image) {
   PayloadReader reader(bytes, kSessionImage.header_size(), where);
-  if (parts < 0 || parts > kMostSessionParts) reader.refuse("{} parts, expected 0 to {}", parts, kMostSessionParts);
+  if (parts < 0 || parts > kMaxSessionParts) reader.refuse("{} parts, expected 0 to {}", parts, kMaxSessionParts);
   image.draws = reader.number("draws");
   image.sampling = read_sampling(reader);
   image.recent = reader.words<int32_t>("recent tokens");

@@ -73,7 +73,7 @@ std::string read_data_file(const std::filesystem::path& path, uint64_t limit) {
 }
 
 std::string read_text_bytes(const std::filesystem::path& path) {
-  return decompressed(read_file(path), path.string(), kMostBytesOfText);
+  return decompressed(read_file(path), path.string(), kMaxBytesOfText);
 }
 
 std::string data_extension(const std::filesystem::path& path) {

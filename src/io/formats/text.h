@@ -20,17 +20,17 @@ std::string read_file(const std::filesystem::path& path, uint64_t limit = UINT64
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
 // Maximum sizes, also when decompressed: a small file can need any amount of memory.
-constexpr uint64_t kMostBytesOfText = uint64_t{1}
-                                      << 33;  // decompressed; other texts need as much memory as they have bytes on disk
-constexpr uint64_t kMostBytesOfDataset = uint64_t{1} << 32;  // of images, all in one file
-constexpr uint64_t kMostBytesOfImage = uint64_t{1} << 26;    // a single image
+constexpr uint64_t kMaxBytesOfText = uint64_t{1}
+                                     << 33;  // decompressed; other texts need as much memory as they have bytes on disk
+constexpr uint64_t kMaxBytesOfDataset = uint64_t{1} << 32;  // of images, all in one file
+constexpr uint64_t kMaxBytesOfImage = uint64_t{1} << 26;    // a single image
 
 // The whole file as bytes, decompressed if it is gzip or xz. Neither the file nor what it decompresses to may have more than
 // `limit` bytes. All data are read by this function, by read_text_bytes or, from pipes and in constant memory, by cli::Input.
 // Throws IoError and FormatError.
 std::string read_data_file(const std::filesystem::path& path, uint64_t limit);
 
-// Likewise for a text of any size, or of kMostBytesOfText if it is compressed. Any bytes.
+// Likewise for a text of any size, or of kMaxBytesOfText if it is compressed. Any bytes.
 std::string read_text_bytes(const std::filesystem::path& path);
 
 // The file name extension, in lower case. Of a compressed file it is the one before .gz or .xz: ".pgm" of "grey.PGM.xz".

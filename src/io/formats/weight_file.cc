@@ -55,11 +55,11 @@ class Storage {
           file_.write(bytes_of(rounded_));
           break;
         case WeightType::int8:
-          quantised_.resize(floats_.size());
+          quantized_.resize(floats_.size());
           scales.resize(static_cast<size_t>(first + count));
-          quantise_rows(source.name, View2(floats_.data(), {count, columns}), quantised_,
+          quantize_rows(source.name, View2(floats_.data(), {count, columns}), quantized_,
                         std::span(scales).subspan(static_cast<size_t>(first)));
-          file_.write(bytes_of(quantised_));
+          file_.write(bytes_of(quantized_));
           break;
       }
       if (matrix)
@@ -76,7 +76,7 @@ class Storage {
       for (int64_t c = 0; c < columns; ++c) {
         const auto i = static_cast<size_t>(r * columns + c);
         const float value = floats_[i];
-        const float stored = type == WeightType::int8   ? static_cast<float>(quantised_[i]) * scales[static_cast<size_t>(r)]
+        const float stored = type == WeightType::int8   ? static_cast<float>(quantized_[i]) * scales[static_cast<size_t>(r)]
                              : type == WeightType::bf16 ? rounded_[i].to_float()
                                                         : value;
         const double difference = static_cast<double>(stored) - value;
@@ -98,7 +98,7 @@ class Storage {
   StorageReport& report_;
   std::vector<float> floats_;
   std::vector<BFloat16> rounded_;
-  std::vector<int8_t> quantised_;
+  std::vector<int8_t> quantized_;
 };
 
 }  // namespace

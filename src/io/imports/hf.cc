@@ -21,8 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr uint64_t kMostBytesOfConfig = 1 << 20;
-constexpr uint64_t kMostBytesOfJson = uint64_t{1} << 28;
+constexpr uint64_t kMaxBytesOfConfig = 1 << 20;
+constexpr uint64_t kMaxBytesOfJson = uint64_t{1} << 28;
 constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 
@@ -65,7 +65,7 @@ class Shards {
       return;
     }
     const fs::path index = directory / kIndex;
-    const std::map<std::string, std::string> files = hf_index(read_file(index, kMostBytesOfJson), index.string());
+    const std::map<std::string, std::string> files = hf_index(read_file(index, kMaxBytesOfJson), index.string());
     std::set<std::string> names;
     for (const auto& [tensor, file] : files) names.insert(file);
     for (const std::string& name : names) open(directory / name);
@@ -235,13 +235,12 @@ std::map<std::string, std::string> hf_index(std::string_view text, std::string_v
 HfModel load_hf(const fs::path& directory) {
   const fs::path config_path = directory / "config.json", tokenizer_path = directory / "tokenizer.json",
                  tokenizer_config_path = directory / "tokenizer_config.json";
-  const HfConfig config = hf_config(read_file(config_path, kMostBytesOfConfig), config_path.string());
+  const HfConfig config = hf_config(read_file(config_path, kMaxBytesOfConfig), config_path.string());
   HfModel result;
   result.model.config = config.model;
 
-  const std::string tokenizer = read_file(tokenizer_path, kMostBytesOfJson);
-  const std::string tokenizer_config =
-      fs::exists(tokenizer_config_path) ? read_file(tokenizer_config_path, kMostBytesOfJson) : "";
+  const std::string tokenizer = read_file(tokenizer_path, kMaxBytesOfJson);
+  const std::string tokenizer_config = fs::exists(tokenizer_config_path) ? read_file(tokenizer_config_path, kMaxBytesOfJson) : "";
   BpeModel bpe = bpe_from_hf({.tokenizer = tokenizer,
                               .tokenizer_config = tokenizer_config,
                               .where = tokenizer_path.string(),

@@ -20,7 +20,7 @@ struct HfConfig {
 };
 
 // The config.json of models of type llama, and of mistral without a sliding window. Settings that would change what the model
-// computes (scaled rotary angles, other activations, biases, quantised weights) are a FormatError that names them; fields
+// computes (scaled rotary angles, other activations, biases, quantized weights) are a FormatError that names them; fields
 // without an effect are ignored.
 HfConfig hf_config(std::string_view text, std::string_view where);
 

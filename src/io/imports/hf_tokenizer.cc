@@ -187,7 +187,7 @@ class HfReader {
     }
   }
 
-  int64_t limit() const { return vocabulary_ > 0 ? vocabulary_ : kMostTokens; }
+  int64_t limit() const { return vocabulary_ > 0 ? vocabulary_ : kMaxTokens; }
 
   void place(const std::string& piece, int64_t id) {
     const auto at = static_cast<size_t>(id);

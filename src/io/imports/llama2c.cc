@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kHeaderWords = 7;
 constexpr uint64_t kHeaderBytes = kHeaderWords * sizeof(int32_t);
-constexpr int64_t kMostSize = 1 << 24;  // of any number in the header: products of two fit easily
+constexpr int64_t kMaxSize = 1 << 24;  // of any number in the header: products of two fit easily
 constexpr uint32_t kVersionedMagic = 0x616b3432;
 
 struct Sizes {
@@ -44,8 +44,8 @@ Sizes read_sizes(const ByteSource& source) {
       values[i] = -values[i];
       tied = false;
     }
-    if (values[i] < 1 || values[i] > kMostSize) {
-      refuse(fmt::format("{} is {}, expected 1 to {}: not a llama2.c model", kNames[i], values[i], kMostSize));
+    if (values[i] < 1 || values[i] > kMaxSize) {
+      refuse(fmt::format("{} is {}, expected 1 to {}: not a llama2.c model", kNames[i], values[i], kMaxSize));
     }
   }
   return {values[0], values[1], values[2], values[3], values[4], values[5], values[6], tied};

@@ -20,7 +20,7 @@ namespace raffia {
 namespace {
 
 constexpr int64_t kVersion = 1;
-constexpr uint64_t kMostBytesOfFile = uint64_t{1} << 28;
+constexpr uint64_t kMaxBytesOfFile = uint64_t{1} << 28;
 
 }  // namespace
 
@@ -34,8 +34,8 @@ TokenizerSpec parse_tokenizer_spec(std::string_view text) {
   require(sized, "parse_tokenizer_spec: \"{}\": {} takes no size", text, spec.kind);
   const std::string_view size = text.substr(colon + 1);
   const auto [stop, error] = std::from_chars(size.data(), size.data() + size.size(), spec.size);
-  require(error == std::errc() && stop == size.data() + size.size() && spec.size >= 1 && spec.size <= kMostTokens,
-          "parse_tokenizer_spec: \"{}\" has size \"{}\", expected 1 to {}", text, size, kMostTokens);
+  require(error == std::errc() && stop == size.data() + size.size() && spec.size >= 1 && spec.size <= kMaxTokens,
+          "parse_tokenizer_spec: \"{}\" has size \"{}\", expected 1 to {}", text, size, kMaxTokens);
   return spec;
 }
 
@@ -46,7 +46,7 @@ std::unique_ptr<Tokenizer> train_tokenizer(const TokenizerSpec& spec, std::span<
   for (const std::string_view text : texts) {
     if (const auto why = why_not_text(text)) throw InvalidArgument(fmt::format("train_tokenizer: {}", *why));
   }
-  require(spec.size >= 0 && spec.size <= kMostTokens, "train_tokenizer: size is {}, expected 0 to {}", spec.size, kMostTokens);
+  require(spec.size >= 0 && spec.size <= kMaxTokens, "train_tokenizer: size is {}, expected 0 to {}", spec.size, kMaxTokens);
   if (spec.kind == "char") return train_char_tokenizer(texts);
   if (spec.kind == "word") return train_word_tokenizer(texts, spec.size);
   if (spec.kind == "sp") return train_sp_tokenizer(texts, spec.size);
@@ -55,7 +55,7 @@ std::unique_ptr<Tokenizer> train_tokenizer(const TokenizerSpec& spec, std::span<
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / kTokenizerFile;
-  return tokenizer_from_json(read_file(path, kMostBytesOfFile), directory);
+  return tokenizer_from_json(read_file(path, kMaxBytesOfFile), directory);
 }
 
 std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view text, const std::filesystem::path& directory) {

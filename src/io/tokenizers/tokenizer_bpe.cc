@@ -74,8 +74,8 @@ class BpeTokenizer : public Tokenizer {
  public:
   BpeTokenizer(BpeModel model, std::string_view where) : model_(std::move(model)) {
     const size_t count = model_.pieces.size();
-    if (count < 1 || count > static_cast<size_t>(kMostTokens)) {
-      refuse(where, "has {} pieces, expected 1 to {}", count, kMostTokens);
+    if (count < 1 || count > static_cast<size_t>(kMaxTokens)) {
+      refuse(where, "has {} pieces, expected 1 to {}", count, kMaxTokens);
     }
     index_pieces(where);
     index_added(where);
@@ -331,11 +331,11 @@ std::unique_ptr<Tokenizer> bpe_tokenizer_from(JsonFields& fields) {
   model.split = static_cast<WordSplit>(index_of(fields, "split", kWordSplits));
   model.leading_space = static_cast<LeadingSpace>(index_of(fields, "leading_space", kLeadingSpaces));
   model.whole_words = fields.truth("whole_words");
-  model.begin = static_cast<int32_t>(fields.integer("begin", -1, kMostTokens));
-  model.end = static_cast<int32_t>(fields.integer("end", -1, kMostTokens));
+  model.begin = static_cast<int32_t>(fields.integer("begin", -1, kMaxTokens));
+  model.end = static_cast<int32_t>(fields.integer("end", -1, kMaxTokens));
   model.begins_texts = fields.truth("begins_texts");
   const auto ids = [&fields](std::string_view name) {
-    const std::vector<int64_t> numbers = fields.integers(name, 0, kMostTokens);
+    const std::vector<int64_t> numbers = fields.integers(name, 0, kMaxTokens);
     return std::vector<int32_t>(numbers.begin(), numbers.end());
   };
   model.added = ids("added");

@@ -18,8 +18,8 @@ namespace raffia {
 
 using Texts = std::span<const std::string_view>;
 
-constexpr int32_t kSpecialIds = 4;        // pad, unknown, begin, end come first
-constexpr int64_t kMostTokens = 1 << 22;  // far above any vocabulary in use
+constexpr int32_t kSpecialIds = 4;       // pad, unknown, begin, end come first
+constexpr int64_t kMaxTokens = 1 << 22;  // far above any vocabulary in use
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer();
 

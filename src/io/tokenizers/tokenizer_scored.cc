@@ -131,7 +131,7 @@ ScoredPieces parse_scored_pieces(std::span<const std::byte> bytes, std::string_v
   ScoredPieces result;
   for (size_t at = kWord; at < bytes.size();) {
     const size_t id = result.pieces.size();
-    if (id == static_cast<size_t>(kMostTokens)) refuse(fmt::format("more than {} pieces", kMostTokens));
+    if (id == static_cast<size_t>(kMaxTokens)) refuse(fmt::format("more than {} pieces", kMaxTokens));
     if (bytes.size() - at < 2 * kWord) refuse(fmt::format("ends within piece {} (byte {}): truncated", id, at));
     const auto score = std::bit_cast<float>(little_endian<uint32_t>(bytes, at));
     const auto size = std::bit_cast<int32_t>(little_endian<uint32_t>(bytes, at + kWord));
@@ -165,8 +165,8 @@ std::unique_ptr<Tokenizer> scored_tokenizer_from(JsonFields& fields) {
     scored.scores.push_back(static_cast<float>(score));
   }
   const size_t count = scored.pieces.size();
-  if (count < kFirstPiece || count > static_cast<size_t>(kMostTokens)) {
-    fields.refuse("pieces", fmt::format("has {} entries, expected {} to {}", count, kFirstPiece, kMostTokens));
+  if (count < kFirstPiece || count > static_cast<size_t>(kMaxTokens)) {
+    fields.refuse("pieces", fmt::format("has {} entries, expected {} to {}", count, kFirstPiece, kMaxTokens));
   }
   if (scored.scores.size() != count) {
     fields.refuse("scores", fmt::format("has {} entries, expected {} (one per piece)", scored.scores.size(), count));

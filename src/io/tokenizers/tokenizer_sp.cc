@@ -22,7 +22,7 @@ namespace raffia {
 namespace {
 
 constexpr std::string_view kModelFile = "tokenizer.model";
-constexpr uint64_t kMostBytesOfModel = uint64_t{1} << 26;
+constexpr uint64_t kMaxBytesOfModel = uint64_t{1} << 26;
 constexpr int64_t kDefaultSize = 4000;
 constexpr size_t kBytePieces = 256;
 constexpr size_t kFixedPieces = kSpecialIds + kBytePieces + 1;  // and the end of a line
@@ -31,8 +31,8 @@ constexpr size_t kFixedPieces = kSpecialIds + kBytePieces + 1;  // and the end o
 // these characters are bytes.
 constexpr std::string_view kReserved[] = {kSpaceMark, "\xE2\x96\x85", "\t"};
 
-constexpr size_t kLongestSentence = 4000;                // bytes; SentencePiece skips those above 4192
-constexpr size_t kMostTrainingBytes = size_t{64} << 20;  // more text makes training slower, hardly better
+constexpr size_t kLongestSentence = 4000;               // bytes; SentencePiece skips those above 4192
+constexpr size_t kMaxTrainingBytes = size_t{64} << 20;  // more text makes training slower, hardly better
 
 // How many bytes at text[at] are a reserved character; 0: none.
 size_t reserved_size(std::string_view text, size_t at) {
@@ -85,7 +85,7 @@ std::vector<std::string_view> sentences_of(Texts texts) {
 void thin_out(std::vector<std::string_view>& sentences) {
   size_t bytes = 0;
   for (const std::string_view sentence : sentences) bytes += sentence.size();
-  const size_t stride = (bytes + kMostTrainingBytes - 1) / kMostTrainingBytes;
+  const size_t stride = (bytes + kMaxTrainingBytes - 1) / kMaxTrainingBytes;
   if (stride <= 1) return;
   size_t kept = 0;
   for (size_t i = 0; i < sentences.size(); i += stride) sentences[kept++] = sentences[i];
@@ -288,7 +288,7 @@ std::unique_ptr<Tokenizer> sp_tokenizer_from(JsonFields& fields, const std::file
   }
   const uint64_t checksum = fields.unsigned_integer("checksum");
   const std::filesystem::path path = directory / kModelFile;
-  std::string model = read_file(path, kMostBytesOfModel);
+  std::string model = read_file(path, kMaxBytesOfModel);
   if (const uint64_t found = tokenizer_fingerprint("sp", model); found != checksum) {
     throw FormatError(fmt::format("{}: has checksum {:016x}, expected {:016x} ({}): it is not the model that was saved",
                                   path.string(), found, checksum, kTokenizerFile));

@@ -85,16 +85,16 @@ std::unique_ptr<Tokenizer> train_word_tokenizer(Texts texts, int64_t size) {
   std::vector<std::pair<std::string_view, int64_t>> ranked(counts.begin(), counts.end());
   std::ranges::sort(ranked,
                     [](const auto& a, const auto& b) { return std::pair(-a.second, a.first) < std::pair(-b.second, b.first); });
-  const auto most = static_cast<size_t>(size == 0 ? kMostTokens - kSpecialIds : size);
+  const auto max = static_cast<size_t>(size == 0 ? kMaxTokens - kSpecialIds : size);
   std::vector<std::string> words = {std::string(kLineEnd)};
-  for (size_t i = 0; i < ranked.size() && words.size() < most; ++i) words.emplace_back(ranked[i].first);
+  for (size_t i = 0; i < ranked.size() && words.size() < max; ++i) words.emplace_back(ranked[i].first);
   return std::make_unique<WordTokenizer>(std::move(words));
 }
 
 std::unique_ptr<Tokenizer> word_tokenizer_from(JsonFields& fields) {
   std::vector<std::string> words = fields.strings("words");
   if (words.empty() || words.front() != kLineEnd) fields.refuse("words", R"(does not begin with "\n")");
-  if (words.size() > static_cast<size_t>(kMostTokens)) fields.refuse("words", fmt::format("has {} entries", words.size()));
+  if (words.size() > static_cast<size_t>(kMaxTokens)) fields.refuse("words", fmt::format("has {} entries", words.size()));
   std::unordered_map<std::string_view, size_t> places;
   for (size_t i = 0; i < words.size(); ++i) {
     if (i > 0 && (words[i].empty() || words[i].find_first_of(kWhitespace) != std::string::npos)) {

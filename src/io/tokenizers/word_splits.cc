@@ -25,8 +25,8 @@ Next next(std::string_view text, size_t at) {
 }
 
 // Where a run of at most `most` characters of one kind ends.
-size_t end_of_run(std::string_view text, size_t at, Class kind, size_t most = SIZE_MAX) {
-  for (size_t count = 0; count < most; ++count) {
+size_t end_of_run(std::string_view text, size_t at, Class kind, size_t max = SIZE_MAX) {
+  for (size_t count = 0; count < max; ++count) {
     const Next character = next(text, at);
     if (character.kind != kind) break;
     at += character.size;

@@ -35,8 +35,8 @@ void load_weights(ModelImpl& model, const std::filesystem::path& path) {
   for (const auto& found : file.tensors()) {
     if (found.dtype == "I8") {
       throw FormatError(
-          fmt::format("{}: tensor \"{}\" is int8: quantised models cannot be trained or evaluated here, expected "
-                      "the model that was quantised",
+          fmt::format("{}: tensor \"{}\" is int8: quantized models cannot be trained or evaluated here, expected "
+                      "the model that was quantized",
                       path.string(), found.name));
     }
   }

@@ -30,7 +30,7 @@ struct HybridOp {
     return {.window = window,
             .scale = as_float(scale),
             .layout = layout_of(kName, in[q], in[k], in[valid], in[cu_seqlens]),
-            .executor = &torch_executor()};
+            .run = {.executor = &torch_executor()}};
   }
 
   // Of [B, T, ..] tensors.
@@ -93,7 +93,7 @@ struct HybridOp {
 
   static void forward(const Tensors& in, bool record, Tensors& outputs, const std::string& kind, int64_t window,
                       c10::optional<double> scale) {
-    HybridOptions options = options_of(in, window, scale);
+    const HybridOptions options = options_of(in, window, scale);
     if (is_double(in[q])) {  // the state is that of the fp32 op
       Tensors floats;
       for (const Tensor& each : in) floats.push_back(to_float(each));
@@ -108,11 +108,12 @@ struct HybridOp {
     const FeatureMap map = made_map(in, kind);
     WindowState memory = load_state(in[state], state_shape(in, map_of(in, kind), window, scale));
     const HybridInputs inputs = views_of(in);
+    std::span<float> floats;
     if (record) {
-      outputs.push_back(at::empty({hybrid_record_size(inputs, map, &memory, options)}, at::kFloat));
-      options.record = floats_of(outputs.back());
+      outputs.push_back(at::empty({hybrid_record_size(inputs, map, options)}, at::kFloat));
+      floats = floats_of(outputs.back());
     }
-    outputs[2] = report_tensor(hybrid_attention(inputs, map, &memory, mutable_view<4>(outputs[0]), options));
+    outputs[2] = report_tensor(hybrid_attention(inputs, map, memory, mutable_view<4>(outputs[0]), options, floats));
     outputs[1] = store_state(memory);
   }
 
@@ -131,10 +132,15 @@ struct HybridOp {
                                 .q_far = mutable_view<4>(result[q_far]),
                                 .k_far = mutable_view<4>(result[k_far]),
                                 .map = ops::views_of(dmap)};
-    std::optional<WindowState> past;
-    if (in[state].defined()) past = load_state(in[state], state_shape(in, map, window, scale));
-    hybrid_attention_backward(views_of(in), made_map(in, kind), past ? &*past : nullptr, view<4>(outputs[0]),
-                              floats_of(outputs[kOutputs]), view<4>(gradients[0]), wants, options_of(in, window, scale));
+    const auto differentiate = [&](const auto&... initial) {
+      hybrid_attention_backward(views_of(in), made_map(in, kind), initial..., view<4>(outputs[0]), floats_of(outputs[kOutputs]),
+                                view<4>(gradients[0]), wants, options_of(in, window, scale));
+    };
+    if (in[state].defined()) {
+      differentiate(load_state(in[state], state_shape(in, map, window, scale)));
+    } else {
+      differentiate();
+    }
     result[weight] = to_type_of(dmap.weight, in[weight]);
     result[sigma] = to_type_of(dmap.sigma, in[sigma]);
     result[bias] = to_type_of(dmap.bias, in[bias]);

@@ -34,7 +34,7 @@ struct LinearOp {
   static raffia::AttentionOptions options_of(const Tensors& in, c10::optional<double> eps) {
     return {.eps = as_float(eps),
             .layout = layout_of(kName, in[q], in[k], in[valid], in[cu_seqlens], in[cu_seqlens_k]),
-            .executor = &torch_executor()};
+            .run = {.executor = &torch_executor()}};
   }
 
   static Tensors allocate(const Tensors& in, const std::string& kind, c10::optional<double> eps) {
@@ -72,24 +72,25 @@ struct LinearOp {
 
   static void forward(const Tensors& in, bool record, Tensors& outputs, const std::string& kind, c10::optional<double> eps) {
     const Map map = map_of(in, kind);
-    raffia::AttentionOptions options = options_of(in, eps);
+    const raffia::AttentionOptions options = options_of(in, eps);
     if (is_double(in[q])) return forward_double(in, outputs, map, options);
 
     const FeatureMap made = make_map(map, in[k].size(-2), in[k].size(-1));
     const View4 vq = view<4>(in[q]), vk = view<4>(in[k]), vv = view<4>(in[v]);
     const MutView4 out = mutable_view<4>(outputs[0]);
     Report report;
+    std::span<float> floats;
     if (record) {
       outputs.push_back(at::empty({record_size(vq, vk, vv, made, options)}, at::kFloat));
-      options.record = floats_of(outputs.back());
+      floats = floats_of(outputs.back());
     }
     if constexpr (kCausal) {
       State memory = load_state(in[state], state_shape(in, map));
-      report = kForm == Form::gated ? gated_attention(vq, vk, vv, view<3>(in[gate]), made, memory, out, options)
-                                    : causal_attention(vq, vk, vv, made, memory, out, options);
+      report = kForm == Form::gated ? gated_attention(vq, vk, vv, view<3>(in[gate]), made, memory, out, options, floats)
+                                    : causal_attention(vq, vk, vv, made, memory, out, options, floats);
       outputs[1] = store_state(memory);
     } else {
-      report = rfa_attention(vq, vk, vv, made, out, options);
+      report = rfa_attention(vq, vk, vv, made, out, options, floats);
     }
     outputs[kOutputs - 1] = report_tensor(report);
   }
@@ -160,7 +161,7 @@ struct LinearStepOp : LinearOp<kForm> {
     const FeatureMap made = make_map(map, in[Whole::k].size(1), in[Whole::k].size(2));
     const View3 q = view<3>(in[Whole::q]), k = view<3>(in[Whole::k]), v = view<3>(in[Whole::v]);
     const MutView3 out = mutable_view<3>(outputs[0]);
-    const raffia::AttentionOptions options{.eps = as_float(eps), .executor = &torch_executor()};
+    const raffia::AttentionOptions options{.eps = as_float(eps), .run = {.executor = &torch_executor()}};
     State memory = load_state(in[Whole::state], Whole::state_shape(in, map));
     Report report;
     if constexpr (kForm == Form::gated) {

@@ -31,7 +31,9 @@ struct Lara {
             .draw = number_of(kName, "draw", draw),
             .scale = as_float(scale)};
   }
-  static void attend(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& with) { lara_attention(q, k, v, out, with); }
+  static void attend(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& with, std::span<float> record) {
+    lara_attention(q, k, v, out, with, record);
+  }
   static void attend_in_double(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& with) {
     reference::lara_attention(q, k, v, out, with);
   }
@@ -55,7 +57,9 @@ struct Ra {
             .draw = number_of(kName, "draw", draw),
             .scale = as_float(scale)};
   }
-  static void attend(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& with) { ra_attention(q, k, v, out, with); }
+  static void attend(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& with, std::span<float>) {
+    ra_attention(q, k, v, out, with);
+  }
   static void attend_in_double(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& with) {
     reference::ra_attention(q, k, v, out, with);
   }
@@ -73,7 +77,9 @@ struct Eva {
   static EvaOptions options(int64_t samples, int64_t window, c10::optional<double> scale) {
     return {.samples = samples, .window = window, .scale = as_float(scale)};
   }
-  static void attend(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& with) { eva_attention(q, k, v, out, with); }
+  static void attend(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& with, std::span<float> record) {
+    eva_attention(q, k, v, out, with, record);
+  }
   static void attend_in_double(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& with) {
     reference::eva_attention(q, k, v, out, with);
   }
@@ -97,7 +103,7 @@ struct SampledOp {
   static auto options_of(const Tensors& in, const S&... settings) {
     auto options = Estimator::options(settings...);
     options.layout = layout_of(kName, in[q], in[k], in[valid], in[cu_seqlens], in[cu_seqlens_k]);
-    options.executor = &torch_executor();
+    options.run.executor = &torch_executor();
     return options;
   }
 
@@ -111,22 +117,23 @@ struct SampledOp {
 
   template <class... S>
   static void forward(const Tensors& in, bool record, Tensors& outputs, const S&... settings) {
-    auto options = options_of(in, settings...);
+    const auto options = options_of(in, settings...);
     if (is_double(in[q])) {
       // The twins do not check their arguments, so the fp32 op checks them first.
       const Tensors floats{to_float(in[q]), to_float(in[k]), to_float(in[v])}, ignored{at::empty_like(outputs[0], at::kFloat)};
-      Estimator::attend(view<4>(floats[q]), view<4>(floats[k]), view<4>(floats[v]), mutable_view<4>(ignored[0]), options);
+      Estimator::attend(view<4>(floats[q]), view<4>(floats[k]), view<4>(floats[v]), mutable_view<4>(ignored[0]), options, {});
       Estimator::attend_in_double(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), mutable_view<4>(outputs[0]), options);
       return;
     }
-    if constexpr (requires { options.record; }) {
+    std::span<float> floats;
+    if constexpr (requires { &Estimator::record_size; }) {
       if (record) {
         const int64_t size = Estimator::record_size(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), options);
         outputs.push_back(at::empty({size}, at::kFloat));
-        options.record = floats_of(outputs.back());
+        floats = floats_of(outputs.back());
       }
     }
-    Estimator::attend(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), mutable_view<4>(outputs[0]), options);
+    Estimator::attend(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), mutable_view<4>(outputs[0]), options, floats);
   }
 
   template <class... S>

@@ -22,7 +22,7 @@ struct SoftmaxOp {
             .scale = as_float(scale),
             .key_bias = view<3>(in[key_bias]),
             .layout = layout_of(kName, in[q], in[k], in[valid], in[cu_seqlens], in[cu_seqlens_k]),
-            .executor = &torch_executor()};
+            .run = {.executor = &torch_executor()}};
   }
 
   static Tensors allocate(const Tensors& in, bool, int64_t window, int64_t, c10::optional<double>) {
@@ -39,16 +39,17 @@ struct SoftmaxOp {
 
   template <class... S>
   static void forward(const Tensors& in, bool record, Tensors& outputs, S... settings) {
-    SoftmaxOptions options = options_of(in, settings...);
+    const SoftmaxOptions options = options_of(in, settings...);
     if (is_double(in[q])) {
       reference::softmax_attention(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), mutable_view<4>(outputs[0]), options);
       return;
     }
+    MutView3 logsumexp;
     if (record) {
       outputs.push_back(at::empty({in[q].size(0), in[q].size(1), in[q].size(2)}, at::kFloat));  // logsumexp
-      options.logsumexp = mutable_view<3>(outputs[1]);
+      logsumexp = mutable_view<3>(outputs[1]);
     }
-    softmax_attention(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), mutable_view<4>(outputs[0]), options);
+    softmax_attention(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), mutable_view<4>(outputs[0]), options, logsumexp);
   }
 
   template <class... S>
@@ -95,7 +96,7 @@ struct SoftmaxStepOp {
     const Tensor counts = in[lengths].contiguous();
     raffia::softmax_step(view<3>(in[q]), view<4>(in[k_cache]), view<4>(in[v_cache]),
                          {counts.data_ptr<int64_t>(), static_cast<size_t>(counts.numel())}, mutable_view<3>(outputs[0]),
-                         {.scale = as_float(scale), .executor = &torch_executor()});
+                         {.scale = as_float(scale), .run = {.executor = &torch_executor()}});
   }
 };
 

@@ -36,18 +36,27 @@ struct CausalLara {
   static WindowStateShape state_shape(const QkvShape& of, const CausalLaraOptions& with) {
     return causal_lara_state_shape(of.sequences, of.heads, of.groups, of.dim, of.value_dim, with);
   }
-  static void attend(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalLaraOptions& with) {
-    causal_lara_attention(q, k, v, state, out, with);
+  static void attend(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalLaraOptions& with,
+                     std::span<float> record) {
+    if (state != nullptr) {
+      causal_lara_attention(q, k, v, *state, out, with, record);
+    } else {
+      causal_lara_attention(q, k, v, out, with, record);
+    }
   }
   static void attend_in_double(View4 q, View4 k, View4 v, MutView4 out, const CausalLaraOptions& with) {
     reference::causal_lara_attention(q, k, v, out, with);
   }
-  static int64_t record_size(View4 q, View4 k, View4 v, const WindowState* state, const CausalLaraOptions& with) {
-    return causal_lara_record_size(q, k, v, state, with);
+  static int64_t record_size(View4 q, View4 k, View4 v, const CausalLaraOptions& with) {
+    return causal_lara_record_size(q, k, v, with);
   }
   static void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, std::span<const float> record,
                        View4 dout, const QkvGradients& gradients, const CausalLaraOptions& with) {
-    causal_lara_attention_backward(q, k, v, initial, out, record, dout, gradients, with);
+    if (initial != nullptr) {
+      causal_lara_attention_backward(q, k, v, *initial, out, record, dout, gradients, with);
+    } else {
+      causal_lara_attention_backward(q, k, v, out, record, dout, gradients, with);
+    }
   }
   static void step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalLaraOptions& with) {
     raffia::causal_lara_step(q, k, v, state, out, with);
@@ -80,18 +89,27 @@ struct CausalEva {
   static WindowStateShape state_shape(const QkvShape& of, const CausalEvaOptions& with) {
     return causal_eva_state_shape(of.sequences, of.heads, of.groups, of.dim, of.value_dim, with);
   }
-  static void attend(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& with) {
-    causal_eva_attention(q, k, v, state, out, with);
+  static void attend(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const CausalEvaOptions& with,
+                     std::span<float> record) {
+    if (state != nullptr) {
+      causal_eva_attention(q, k, v, *state, out, with, record);
+    } else {
+      causal_eva_attention(q, k, v, out, with, record);
+    }
   }
   static void attend_in_double(View4 q, View4 k, View4 v, MutView4 out, const CausalEvaOptions& with) {
     reference::causal_eva_attention(q, k, v, out, with);
   }
-  static int64_t record_size(View4 q, View4 k, View4 v, const WindowState* state, const CausalEvaOptions& with) {
-    return causal_eva_record_size(q, k, v, state, with);
+  static int64_t record_size(View4 q, View4 k, View4 v, const CausalEvaOptions& with) {
+    return causal_eva_record_size(q, k, v, with);
   }
   static void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, std::span<const float> record,
                        View4 dout, const QkvGradients& gradients, const CausalEvaOptions& with) {
-    causal_eva_attention_backward(q, k, v, initial, out, record, dout, gradients, with);
+    if (initial != nullptr) {
+      causal_eva_attention_backward(q, k, v, *initial, out, record, dout, gradients, with);
+    } else {
+      causal_eva_attention_backward(q, k, v, out, record, dout, gradients, with);
+    }
   }
   static void step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalEvaOptions& with) {
     raffia::causal_eva_step(q, k, v, state, out, with);
@@ -111,7 +129,7 @@ struct WindowedOp {
   static auto options_of(const Tensors& in, const S&... settings) {
     auto options = Estimator::options(settings...);
     options.layout = layout_of(kName, in[q], in[k], in[valid], in[cu_seqlens]);
-    options.executor = &torch_executor();
+    options.run.executor = &torch_executor();
     return options;
   }
 
@@ -155,7 +173,7 @@ struct WindowedOp {
 
   template <class... S>
   static void forward(const Tensors& in, bool record, Tensors& outputs, const S&... settings) {
-    auto options = options_of(in, settings...);
+    const auto options = options_of(in, settings...);
     if (is_double(in[q])) {  // the state is that of the fp32 op, which also checks the arguments: the twins do not
       const Tensors floats{to_float(in[q]), to_float(in[k]), to_float(in[v]), Tensor(), in[valid], in[cu_seqlens]};
       Tensors rounded = allocate(floats, settings...);
@@ -166,12 +184,13 @@ struct WindowedOp {
     }
     std::optional<WindowState> memory = past_of(in, options);
     const auto past = memory ? &*memory : nullptr;
+    std::span<float> floats;
     if (record) {
-      const int64_t size = Estimator::record_size(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), past, options);
+      const int64_t size = Estimator::record_size(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), options);
       outputs.push_back(at::empty({size}, at::kFloat));
-      options.record = floats_of(outputs.back());
+      floats = floats_of(outputs.back());
     }
-    Estimator::attend(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), past, mutable_view<4>(outputs[0]), options);
+    Estimator::attend(view<4>(in[q]), view<4>(in[k]), view<4>(in[v]), past, mutable_view<4>(outputs[0]), options, floats);
     if (memory) outputs[1] = store_state(*memory);
   }
 

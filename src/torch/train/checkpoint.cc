@@ -108,7 +108,7 @@ std::vector<int64_t> CheckpointStore::steps() const {
 
 nlohmann::ordered_json CheckpointStore::verify(int64_t step) const {
   const fs::path facts_path = path(step) / kFacts;
-  nlohmann::ordered_json facts = parse_ordered_json(read_file(facts_path, kMostBytesOfRunJson), facts_path.string());
+  nlohmann::ordered_json facts = parse_ordered_json(read_file(facts_path, kMaxBytesOfRunJson), facts_path.string());
   JsonFields files = JsonFields::of(facts, facts_path.string()).object("files");
   for (const auto& [name, entry] : facts["files"].items()) {
     JsonFields file = files.object(name);

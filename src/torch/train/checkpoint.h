@@ -15,7 +15,7 @@
 namespace raffia::train {
 
 // Of options.json and trainer.json, which have some kilobytes.
-constexpr uint64_t kMostBytesOfRunJson = uint64_t{1} << 24;
+constexpr uint64_t kMaxBytesOfRunJson = uint64_t{1} << 24;
 
 // The checksum of a file.
 uint64_t file_checksum(const std::filesystem::path& path);

@@ -94,7 +94,7 @@ class LayerFitting {
     const std::vector<Tensor> trained = new_parameters(fitted_);
     torch::optim::Adam optimiser(trained, torch::optim::AdamOptions(options.lr).betas({0.9, 0.98}));
     std::vector<Tensor> best = copies(trained);
-    double least = error();
+    double min = error();
     const int64_t rows = kept_.input.size(0), batch = std::min(rows, options.batch);
     for (int64_t step = 0; step < options.steps; ++step) {
       const double way = static_cast<double>(step) / static_cast<double>(options.steps);
@@ -109,7 +109,7 @@ class LayerFitting {
       optimiser.step();
     }
     // If the steps did not reduce the error, restore the parameters from before them.
-    if (const double now = error(); !(now < least)) {
+    if (const double now = error(); !(now < min)) {
       const at::NoGradGuard no_grad;
       for (size_t i = 0; i < trained.size(); ++i) Tensor(trained[i]).copy_(best[i]);
     }
@@ -135,11 +135,11 @@ class LayerFitting {
   // Rows of `tensor` belong to key heads, or to query heads: as many to each key head.
   template <size_t kCount, typename Meaning>
   void try_all(const Tensor& tensor, const double (&values)[kCount], Meaning meaning) {
-    Tensor least = errors(), best = tensor.clone();
+    Tensor min = errors(), best = tensor.clone();
     for (const double value : values) {
       Tensor(tensor).fill_(meaning(value));
-      const Tensor found = errors(), better = found < least;
-      least = at::where(better, found, least);
+      const Tensor found = errors(), better = found < min;
+      min = at::where(better, found, min);
       std::vector<int64_t> shape(static_cast<size_t>(tensor.dim()), 1);
       shape[0] = tensor.size(0);
       best = at::where(better.repeat_interleave(tensor.size(0) / groups_).reshape(shape), tensor, best);

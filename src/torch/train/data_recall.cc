@@ -57,9 +57,9 @@ void fill_row(const RecallOptions& options, RandomStream& random, const Row& row
   // Pairs in random order, distances in turn: a pair that does not fit at one distance is tried at the next ones.
   std::vector<int64_t> waiting = choose(random, options.pairs, options.pairs);
   const auto distances = static_cast<int64_t>(options.distances.size());
-  const int64_t most = options.queries == 0 ? options.pairs : options.queries;
+  const int64_t max = options.queries == 0 ? options.pairs : options.queries;
   int64_t asked = 0, misses = 0;
-  for (int64_t turn = below(random, distances); asked < most && misses < distances && !waiting.empty(); ++turn) {
+  for (int64_t turn = below(random, distances); asked < max && misses < distances && !waiting.empty(); ++turn) {
     const int64_t distance = options.distances[static_cast<size_t>(turn % distances)];
     const auto fits = std::ranges::find_if(waiting, [&](int64_t pair) {
       const int64_t at = 2 * pair + distance;

@@ -19,13 +19,13 @@ namespace {
 
 using Variables = std::function<std::string(const char*)>;
 
-std::optional<int> number(const Variables& variable, const char* name, int least, int most) {
+std::optional<int> number(const Variables& variable, const char* name, int min, int max) {
   const std::string text = variable(name);
   if (text.empty()) return {};
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  require(error == std::errc() && end == text.data() + text.size() && value >= least && value <= most,
-          "environment variable {} is \"{}\", expected an integer from {} to {}", name, text, least, most);
+  require(error == std::errc() && end == text.data() + text.size() && value >= min && value <= max,
+          "environment variable {} is \"{}\", expected an integer from {} to {}", name, text, min, max);
   return value;
 }
 
@@ -72,11 +72,11 @@ void require_whole(const Tensor& tensor, const char* function) {
 }  // namespace
 
 Place place_from(const Variables& variable) {
-  constexpr int kMostRanks = 1 << 16;
-  const auto first_of = [&](std::initializer_list<const char*> names, int least) {
+  constexpr int kMaxRanks = 1 << 16;
+  const auto first_of = [&](std::initializer_list<const char*> names, int min) {
     std::optional<int> found;
     for (const char* name : names) {
-      if (!found) found = number(variable, name, least, kMostRanks);
+      if (!found) found = number(variable, name, min, kMaxRanks);
     }
     return found;
   };

@@ -15,10 +15,10 @@ namespace {
 
 // What another process has sent is not trusted.
 std::map<std::string, std::string> options_of_rank(size_t rank, const std::string& text) {
-  constexpr size_t kMostBytes = size_t{1} << 20;
+  constexpr size_t kMaxBytes = size_t{1} << 20;
   const std::string what = fmt::format("the options of rank {}", rank);
   constexpr std::string_view kHint = "do all ranks run the same version of raffia?";
-  require(text.size() <= kMostBytes, "{} have {} bytes, expected at most {}: {}", what, text.size(), kMostBytes, kHint);
+  require(text.size() <= kMaxBytes, "{} have {} bytes, expected at most {}: {}", what, text.size(), kMaxBytes, kHint);
   std::map<std::string, std::string> options;
   try {
     const nlohmann::ordered_json tree = parse_ordered_json(text, what);

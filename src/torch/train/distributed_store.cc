@@ -34,8 +34,8 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr std::string_view kGreeting = "raffia 1";
-constexpr size_t kMostNameBytes = 4096;
-constexpr size_t kMostValueBytes = size_t{16} << 20;
+constexpr size_t kMaxNameBytes = 4096;
+constexpr size_t kMaxValueBytes = size_t{16} << 20;
 
 enum class Operation : uint32_t { set, get, has, add, remove, count, compare_set };
 enum class Answer : uint32_t { found, missing };
@@ -197,7 +197,7 @@ struct Connection {
     while (in.size() >= sizeof(RequestHead)) {
       RequestHead head;
       std::memcpy(&head, in.data(), sizeof(head));
-      if (head.operation > Operation::compare_set || head.name_size > kMostNameBytes || head.value_size > kMostValueBytes)
+      if (head.operation > Operation::compare_set || head.name_size > kMaxNameBytes || head.value_size > kMaxValueBytes)
         return false;
       const size_t size = sizeof(head) + head.name_size + head.value_size;
       if (in.size() < size) return true;
@@ -218,7 +218,7 @@ struct Connection {
 };
 
 // A rank has two: one for its exchanges, one for its heartbeats. Some more, for ranks that connect again.
-size_t most_connections(int ranks) { return 16 + 4 * static_cast<size_t>(ranks); }
+size_t max_connections(int ranks) { return 16 + 4 * static_cast<size_t>(ranks); }
 
 }  // namespace
 
@@ -226,7 +226,7 @@ bool is_loopback(const std::string& address) { return address == "localhost" || 
 
 class StoreServer::Loop {
  public:
-  Loop(const std::string& address, int port, int ranks) : most_connections_(most_connections(ranks)) {
+  Loop(const std::string& address, int port, int ranks) : max_connections_(max_connections(ranks)) {
     const std::vector<Resolved> own = resolve(address.c_str(), port);
     const bool only_loopback = std::all_of(own.begin(), own.end(), [](const Resolved& one) { return one.is_loopback(); });
     if (is_loopback(address) || !only_loopback) listeners_ = listen_at(own);
@@ -279,7 +279,7 @@ class StoreServer::Loop {
       if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(10ms);  // the listener stays ready: do not spin
       return;
     }
-    if (connections_.size() >= most_connections_) {
+    if (connections_.size() >= max_connections_) {
       // A rank greets as soon as it is connected: the oldest that has not is a stranger.
       const auto stranger =
           std::find_if(connections_.begin(), connections_.end(), [](const Connection& one) { return !one.greeted; });
@@ -291,7 +291,7 @@ class StoreServer::Loop {
     connections_.push_back({.socket = std::move(socket)});
   }
 
-  const size_t most_connections_;
+  const size_t max_connections_;
   std::vector<Descriptor> listeners_;
   bool everywhere_ = false;
   Descriptor ends_;  // readable: the loop ends
@@ -393,7 +393,7 @@ class StoreClient : public c10d::Store {
   }
 
   std::pair<Answer, std::string> call(Operation operation, const std::string& name, const std::string& value = {}) {
-    if (name.size() > kMostNameBytes || value.size() > kMostValueBytes)
+    if (name.size() > kMaxNameBytes || value.size() > kMaxValueBytes)
       throw IoError(
           fmt::format("the store does not accept a value of {} bytes with a name of {} bytes", value.size(), name.size()));
     const std::lock_guard lock(mutex_);
@@ -402,7 +402,7 @@ class StoreClient : public c10d::Store {
     AnswerHead answer;
     const std::string bytes = receive(sizeof(answer));
     std::memcpy(&answer, bytes.data(), sizeof(answer));
-    if (answer.size > kMostValueBytes) throw IoError("the store sent an invalid answer");
+    if (answer.size > kMaxValueBytes) throw IoError("the store sent an invalid answer");
     return {answer.answer, receive(answer.size)};
   }
 

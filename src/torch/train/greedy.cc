@@ -30,7 +30,7 @@ Tensor padded(std::span<const Sentence> sources, std::span<const size_t> chosen)
 
 // `chosen`: the numbers of the sentences, for errors. Sentences that have ended stay in their batch; their further outputs are
 // ignored.
-std::vector<Sentence> translate_batch(nn::TranslatorImpl& model, const Tensor& source, const std::vector<int64_t>& most_tokens,
+std::vector<Sentence> translate_batch(nn::TranslatorImpl& model, const Tensor& source, const std::vector<int64_t>& max_tokens,
                                       std::span<const size_t> chosen) {
   const auto batch = static_cast<size_t>(source.size(0));
   const Tensor encoded = model.encode(source);
@@ -52,7 +52,7 @@ std::vector<Sentence> translate_batch(nn::TranslatorImpl& model, const Tensor& s
             chosen[b] + 1));
       }
       if (ids[b] != Tokenizer::kEnd) sentences[b].push_back(static_cast<int32_t>(ids[b]));
-      ended[b] = ids[b] == Tokenizer::kEnd || static_cast<int64_t>(sentences[b].size()) >= most_tokens[b];
+      ended[b] = ids[b] == Tokenizer::kEnd || static_cast<int64_t>(sentences[b].size()) >= max_tokens[b];
     }
   }
   return sentences;
@@ -75,15 +75,15 @@ std::vector<Sentence> translate_greedily(nn::TranslatorImpl& model, std::span<co
   std::vector<Sentence> translations(sources.size());
   for (size_t begin = 0; begin < order.size(); begin += static_cast<size_t>(decoding.batch)) {
     const auto chosen = std::span(order).subspan(begin, std::min(static_cast<size_t>(decoding.batch), order.size() - begin));
-    std::vector<int64_t> most_tokens;
+    std::vector<int64_t> max_tokens;
     for (const size_t i : chosen) {
       const auto length = static_cast<double>(sources[i].size());
-      most_tokens.push_back(
+      max_tokens.push_back(
           std::min(end, static_cast<int64_t>(std::ceil(decoding.length_ratio * length)) + decoding.extra_length));
     }
     Tensor source = padded(sources, chosen);
     if (source.size(1) > end) source = source.narrow(1, 0, end).contiguous();
-    std::vector<Sentence> found = translate_batch(model, source, most_tokens, chosen);
+    std::vector<Sentence> found = translate_batch(model, source, max_tokens, chosen);
     for (size_t b = 0; b < chosen.size(); ++b) translations[chosen[b]] = std::move(found[b]);
     if (decoding.progress) decoding.progress(static_cast<int64_t>(begin + chosen.size()), static_cast<int64_t>(order.size()));
   }

@@ -68,9 +68,8 @@ class ImageTask : public TrainingTask {
     ModelConfig config = model_config(options, Task::image);
     config.positions = Positions::none;  // images always have learned positions
     config.classes = options.classes > 0 ? options.classes : classes;
-    const int64_t most = std::max({train.classes(), valid.classes(), test.classes()});
-    require(most <= config.classes, "--data: an image is of class {}, expected 0 to {} (--classes)", most - 1,
-            config.classes - 1);
+    const int64_t max = std::max({train.classes(), valid.classes(), test.classes()});
+    require(max <= config.classes, "--data: an image is of class {}, expected 0 to {} (--classes)", max - 1, config.classes - 1);
     config.image_size = train.size;
     config.channels = train.channels;
     config.patch = options.patch;

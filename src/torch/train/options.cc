@@ -21,7 +21,7 @@ constexpr unsigned kLm = only(TaskKind::lm), kTranslate = only(TaskKind::transla
                    kImage = only(TaskKind::image), kRecall = only(TaskKind::recall);
 constexpr unsigned kText = kLm | kTranslate | kClassify, kFiles = kText | kImage;
 constexpr bool kByRank = true;
-constexpr double kMostLayers = 1000, kMostWidth = 1 << 20, kMostSteps = 1e12;
+constexpr double kMaxLayers = 1000, kMaxWidth = 1 << 20, kMaxSteps = 1e12;
 
 const OptionInfo kTable[] = {
     {"data", &O::data, "Text to train on", 0, 0, kSilent, kLm, kByRank},
@@ -58,11 +58,11 @@ const OptionInfo kTable[] = {
     {"estimator", &O::estimator, "Attention of all layers, or one per layer separated by ';': rfa_gate, hybrid, softmax, ..."},
     {"cross", &O::cross, "Cross attention of the decoder: softmax, rfa, lara", 0, 0, OnResume::same, kTranslate},
     {"positions", &O::positions, "none, rotary or learned; auto: none if all layers are rfa_gate, else rotary"},
-    {"layers", &O::layers, "Layers", 1, kMostLayers},
-    {"width", &O::width, "Width of the model", 1, kMostWidth},
-    {"heads", &O::heads, "Attention heads, a divisor of the width", 1, kMostWidth},
-    {"kv-heads", &O::kv_heads, "Key/value heads, a divisor of --heads; 0: the same as --heads", 0, kMostWidth},
-    {"ffn", &O::ffn, "Inner width of the feed-forward layer; 0: 4 times the width", 0, kMostWidth},
+    {"layers", &O::layers, "Layers", 1, kMaxLayers},
+    {"width", &O::width, "Width of the model", 1, kMaxWidth},
+    {"heads", &O::heads, "Attention heads, a divisor of the width", 1, kMaxWidth},
+    {"kv-heads", &O::kv_heads, "Key/value heads, a divisor of --heads; 0: the same as --heads", 0, kMaxWidth},
+    {"ffn", &O::ffn, "Inner width of the feed-forward layer; 0: 4 times the width", 0, kMaxWidth},
     {"feed-forward", &O::feed_forward, "Feed-forward layer: gelu, or swiglu (with a gate)"},
     {"norm", &O::norm, "Normalisation: layer, or rms"},
     {"no-bias", &O::no_bias, "No biases in the linear layers of attention and feed-forward"},
@@ -77,8 +77,8 @@ const OptionInfo kTable[] = {
     {"max-length", &O::max_length, "With --positions learned: number of positions; 0: the length of a segment", 0, 1e9},
     {"dropout", &O::dropout, "Dropout probability", 0, 0.99, kNoted},
 
-    {"steps", &O::steps, "Optimiser steps; 0: from --epochs, or 1000", 0, kMostSteps, kNoted},
-    {"epochs", &O::epochs, "Passes over the data, instead of --steps", 0, kMostSteps, kNoted},
+    {"steps", &O::steps, "Optimiser steps; 0: from --epochs, or 1000", 0, kMaxSteps, kNoted},
+    {"epochs", &O::epochs, "Passes over the data, instead of --steps", 0, kMaxSteps, kNoted},
     {"batch", &O::batch, "Sequences per step", 1, 1e6},
     {"segment", &O::segment, "Tokens per sequence", 1, 1e9, OnResume::same, kLm | kRecall},
     {"segment", &O::segment, "Maximum length of a sentence, in tokens; pairs with a longer one are skipped", 1, 1e9,
@@ -115,9 +115,9 @@ const OptionInfo kTable[] = {
     {"eval-distances", &O::recall_eval_distances, "Distances in evaluations in tokens, whose sequences are as long as needed", 0, 0,
      OnResume::same, kRecall},
 
-    {"eval-every", &O::eval_every, "Steps between evaluations; 0: a tenth of the run", 0, kMostSteps, kSilent},
-    {"checkpoint-every", &O::checkpoint_every, "Steps between checkpoints; 0: a tenth of the run", 0, kMostSteps, kSilent},
-    {"log-every", &O::log_every, "Steps between lines of log.jsonl", 1, kMostSteps, kSilent},
+    {"eval-every", &O::eval_every, "Steps between evaluations; 0: a tenth of the run", 0, kMaxSteps, kSilent},
+    {"checkpoint-every", &O::checkpoint_every, "Steps between checkpoints; 0: a tenth of the run", 0, kMaxSteps, kSilent},
+    {"log-every", &O::log_every, "Steps between lines of log.jsonl", 1, kMaxSteps, kSilent},
     {"keep", &O::keep, "Number of checkpoints to keep", 1, 1e6, kSilent},
     {"patience", &O::patience, "Stop after this many evaluations without a better result; 0: never", 0, 1e9, kSilent},
     {"threads", &O::threads, "Threads; 0: one per idle core, at least half of the cores", 0, 1024, kSilent, kEveryTask, kByRank},
@@ -137,8 +137,8 @@ template <typename Number>
 void check_range(const OptionInfo& info, Number value) {
   if constexpr (std::is_same_v<Number, uint64_t>) return;
   const auto number = static_cast<double>(value);
-  require(std::isfinite(number) && number >= info.least && number <= info.most, "{} is out of range, expected {} to {}", value,
-          info.least, info.most);
+  require(std::isfinite(number) && number >= info.min && number <= info.max, "{} is out of range, expected {} to {}", value,
+          info.min, info.max);
 }
 
 // Of the values of an option, in messages.

@@ -98,7 +98,7 @@ struct OptionInfo {
   const char* name;  // --name, name = ... in a file
   OptionField field;
   const char* description;
-  double least = 0, most = 1e9;  // of numbers
+  double min = 0, max = 1e9;  // of numbers
   OnResume on_resume = OnResume::same;
   unsigned tasks = kEveryTask;
   bool may_differ_by_rank = false;  // ranks may have different values: paths of files, and threads

@@ -19,7 +19,7 @@ bool leaves_open(const std::string& text) { return text == "auto" || text == "-1
 
 TrainOptions saved_options(TaskKind task, const std::filesystem::path& path) {
   TrainOptions options = default_options(task);
-  read_json(options, parse_ordered_json(read_file(path, kMostBytesOfRunJson), path.string()), path.string());
+  read_json(options, parse_ordered_json(read_file(path, kMaxBytesOfRunJson), path.string()), path.string());
   return options;
 }
 

@@ -29,7 +29,8 @@ Tensor fold(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gat
   if (ops::is_double(k)) return ops::rfa_gate(q, k, v, gate_logits, map).state;
   const FeatureMap features = ops::make_map(map, k.size(2), k.size(3));
   State state(features, {.batch = k.size(0), .value_dim = v.size(3)});
-  fold_keys(ops::view<4>(k), ops::view<4>(v), ops::view<3>(gate_logits), features, state, {.executor = &ops::torch_executor()});
+  fold_keys(ops::view<4>(k), ops::view<4>(v), ops::view<3>(gate_logits), features, state,
+            {.run = {.executor = &ops::torch_executor()}});
   return ops::store_state(state);
 }
 

@@ -68,14 +68,14 @@ ordered_json to_json(const Metrics& metrics) {
   return json;
 }
 
-constexpr double kMost = std::numeric_limits<double>::max();
+constexpr double kMax = std::numeric_limits<double>::max();
 
 // `tree` has the order of the metrics, `fields` the same values.
 Metrics metrics_from(const ordered_json& tree, JsonFields fields) {
   Metrics metrics;
   for (const auto& [name, value] : tree.items()) {
     metrics.emplace_back(name,
-                         fields.has_value(name) ? fields.number(name, -kMost, kMost) : std::numeric_limits<double>::quiet_NaN());
+                         fields.has_value(name) ? fields.number(name, -kMax, kMax) : std::numeric_limits<double>::quiet_NaN());
   }
   return metrics;
 }
@@ -222,10 +222,10 @@ class Run {
     refuse_others(fields.string("data"), task_.fingerprints().data, "other data", directory);
     progress_.step = fields.integer("step", 0, INT64_MAX);
     progress_.tokens = fields.integer("tokens", 0, INT64_MAX);
-    progress_.seconds = earlier_seconds_ = fields.number("seconds", 0, kMost);
-    progress_.train_seconds = fields.number("train_seconds", 0, kMost);
-    progress_.loss = fields.number("loss_sum", -kMost, kMost);
-    progress_.loss_count = fields.number("loss_count", 0, kMost);
+    progress_.seconds = earlier_seconds_ = fields.number("seconds", 0, kMax);
+    progress_.train_seconds = fields.number("train_seconds", 0, kMax);
+    progress_.loss = fields.number("loss_sum", -kMax, kMax);
+    progress_.loss_count = fields.number("loss_count", 0, kMax);
     progress_.evaluations_since_best = fields.integer("evaluations_since_best", 0, INT64_MAX);
     progress_.warned_of_clamps = fields.truth("warned_of_clamps");
     progress_.evaluation_due = fields.has("evaluation_due") && fields.truth("evaluation_due");  // older checkpoints: never
