@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "bench/table.h"
+#include "cli/shared/command.h"
 #include "cli/shared/flags.h"
 #include "cli/shared/progress.h"
-#include "cli/shared/table.h"
-#include "cli/train_commands.h"
 #include "core/message.h"
 #include "core/split.h"
 #include "model/model_directory.h"
@@ -26,6 +26,9 @@
 
 namespace raffia::cli {
 namespace {
+
+using bench::json_of;
+using bench::Style;
 
 namespace fs = std::filesystem;
 
@@ -61,7 +64,7 @@ std::vector<Estimator> estimators_of(const ConvertFlags& flags) {
 
 std::string human_error(const Json& value) { return fmt::format("{:.4f}", value.get<double>()); }
 
-const RecordColumn<train::LayerFit> kFitColumns[] = {
+const bench::RecordColumn<train::LayerFit> kFitColumns[] = {
     {"layer", [](const train::LayerFit& r) { return json_of(r.layer); }, Style::key},
     {"estimator", [](const train::LayerFit& r) { return json_of(to_string(r.estimator)); }},
     {"error_at_first", [](const train::LayerFit& r) { return json_of(r.error_at_first); }, Style::measured, human_error},

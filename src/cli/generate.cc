@@ -11,16 +11,17 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/conversation.h"
-#include "cli/machine.h"
+#include "bench/machine.h"
+#include "bench/table.h"
 #include "cli/shared/command.h"
+#include "cli/shared/conversation.h"
 #include "cli/shared/flags.h"
 #include "cli/shared/interrupt.h"
 #include "cli/shared/model_commands.h"
 #include "cli/shared/prompt.h"
 #include "cli/shared/sampling_flags.h"
-#include "cli/shared/table.h"
 #include "core/message.h"
+#include "io/formats/json_fields.h"
 #include "io/formats/text.h"
 #include "raffia/session.h"
 
@@ -78,7 +79,7 @@ void print_json(const Outcome& outcome, const Session& session, bool interrupted
                      {"decode_seconds", outcome.seconds},
                      {"tokens_per_second", outcome.tokens_per_second()},
                      {"state_bytes", session.state_bytes()},
-                     {"peak_rss_bytes", peak_rss()},
+                     {"peak_rss_bytes", bench::peak_rss()},
                      {"fingerprint", fingerprint_text(session.model().fingerprint())}};
   // Where "text" is not UTF-8, "ids" is complete.
   std::cout << json_text(json, 2) << '\n';
@@ -94,7 +95,7 @@ void print_log_probabilities(const Generated& written, const Tokenizer& tokenize
 
 void print_report(const Outcome& outcome, const Session& session) {
   const auto part = [](std::string_view verb, size_t tokens, double seconds) {
-    return fmt::format("{} {} in {} ({:.0f} tokens/s)", counted(tokens, "token"), verb, human_seconds(seconds),
+    return fmt::format("{} {} in {} ({:.0f} tokens/s)", counted(tokens, "token"), verb, bench::human_seconds(seconds),
                        Outcome::per_second(tokens, seconds));
   };
   say("{}, {}; state {} bytes", part("read", static_cast<size_t>(outcome.prompt.tokens), outcome.prompt.seconds),

@@ -1,6 +1,4 @@
 // raffia import: makes model directories from models of other programs.
-#include "cli/import.h"
-
 #include <fmt/format.h>
 
 #include <iostream>
@@ -10,10 +8,10 @@
 
 #include "cli/shared/command.h"
 #include "cli/shared/flags.h"
-#include "cli/shared/progress.h"
-#include "cli/shared/table.h"
+#include "cli/shared/new_model.h"
 #include "cli/shared/weight_types.h"
 #include "io/formats/byte_source.h"
+#include "io/formats/json_fields.h"
 #include "io/formats/text.h"
 #include "io/imports/hf.h"
 #include "io/imports/llama2c.h"
@@ -30,12 +28,6 @@ struct ImportOptions {
   bool force = false, json = false;
 };
 
-int64_t parameters(const ImportedModel& model) {
-  int64_t count = 0;
-  for (const WeightSource& weight : model.weights) count += element_count(weight.shape).value_or(0);
-  return count;
-}
-
 void print(const ImportedModel& model, const Tokenizer& tokenizer, const ImportOptions& options, WeightType type,
            const StorageReport& report) {
   Json json = describe(model, options.directory, type, report);
@@ -47,8 +39,7 @@ void print(const ImportedModel& model, const Tokenizer& tokenizer, const ImportO
   const ModelConfig& config = model.config;
   std::cout << fmt::format("{}: {} layers, {} wide, {} heads ({} of keys), vocabulary {} ({}), {} parameters, {}, {} bytes\n",
                            options.directory, config.layers, config.width, config.heads, config.key_heads(), config.vocabulary,
-                           tokenizer.kind(), grouped(static_cast<uint64_t>(parameters(model))), name_of(type),
-                           grouped(report.bytes));
+                           tokenizer.kind(), grouped(json["parameters"].get<uint64_t>()), name_of(type), grouped(report.bytes));
 }
 
 void import_llama2c(const ImportOptions& options) {
@@ -83,38 +74,6 @@ void add_common(CommandLine& command, ImportOptions& options) {
 }
 
 }  // namespace
-
-void require_another_directory(std::string_view name, const std::filesystem::path& from, const std::filesystem::path& to) {
-  if (is_same_file(from, to)) {
-    throw UsageError(fmt::format("{} is the directory of the source model, expected another", name));
-  }
-}
-
-StorageReport save_with_progress(const ImportedModel& model, std::string_view from, const Tokenizer* tokenizer,
-                                 const std::string& directory, WeightType type, bool replace) {
-  Progress progress(static_cast<double>(parameters(model)));
-  progress.begin("writing " + directory);
-  double before = 0;
-  const auto show = [&](const WeightSource& weight) {
-    progress.advance(before);
-    progress.describe(weight.name);
-    before = static_cast<double>(element_count(weight.shape).value_or(0));
-  };
-  try {
-    return save_model(model, tokenizer, directory, {.type = type, .replace = replace, .progress = show});
-  } catch (const InvalidArgument& error) {  // weights that cannot be stored
-    throw FormatError(fmt::format("{}: {}", from, error.what()));
-  }
-}
-
-Json describe(const ImportedModel& model, const std::string& directory, WeightType type, const StorageReport& report) {
-  const ModelConfig& config = model.config;
-  return {{"directory", directory},          {"task", name_of(config.task)},
-          {"layers", config.layers},         {"width", config.width},
-          {"heads", config.heads},           {"kv_heads", config.key_heads()},
-          {"vocabulary", config.vocabulary}, {"parameters", parameters(model)},
-          {"type", name_of(type)},           {"bytes", report.bytes}};
-}
 
 Run add_import_llama2c(CommandLine& command) {
   const auto options = std::make_shared<ImportOptions>();

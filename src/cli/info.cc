@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/machine.h"
+#include "bench/machine.h"
 #include "cli/shared/command.h"
-#include "cli/shared/table.h"
+#include "io/formats/json_fields.h"
 #include "raffia/isa.h"
 #include "raffia/threads.h"
 #include "raffia/version.h"
@@ -30,17 +30,17 @@ nlohmann::ordered_json describe_machine() {
   std::vector<std::string_view> isas;
   for (const Isa isa : available_isas()) isas.push_back(name_of(isa));
   nlohmann::ordered_json cache_bytes = nlohmann::ordered_json::object();
-  for (const Cache& cache : caches()) cache_bytes[cache.name] = cache.bytes;
+  for (const bench::Cache& cache : bench::caches()) cache_bytes[cache.name] = cache.bytes;
   return {
       {"version", raffia::version()},
       {"isa", name_of(active_isa())},
       {"isas", isas},
       {"threads", default_executor().concurrency()},
-      {"cpu", cpu_name()},
+      {"cpu", bench::cpu_name()},
       {"cache_bytes", cache_bytes},
       {"compiler", compiler()},
       {"highway", fmt::format("{}.{}.{}", HWY_MAJOR, HWY_MINOR, HWY_PATCH)},
-      {"os", os_name()},
+      {"os", bench::os_name()},
   };
 }
 

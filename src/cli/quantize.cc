@@ -7,12 +7,12 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "cli/import.h"
 #include "cli/shared/command.h"
 #include "cli/shared/flags.h"
-#include "cli/shared/table.h"
+#include "cli/shared/new_model.h"
 #include "cli/shared/weight_types.h"
 #include "io/data/datasets.h"
+#include "io/formats/json_fields.h"
 #include "io/formats/text.h"
 #include "io/formats/weight_file.h"
 #include "model/model_directory.h"

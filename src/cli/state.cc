@@ -13,15 +13,16 @@
 #include <utility>
 #include <vector>
 
+#include "bench/table.h"
 #include "cli/shared/command.h"
 #include "cli/shared/flags.h"
 #include "cli/shared/interrupt.h"
 #include "cli/shared/model_commands.h"
 #include "cli/shared/prompt.h"
 #include "cli/shared/sampling_flags.h"
-#include "cli/shared/table.h"
 #include "io/formats/file.h"
 #include "io/formats/image.h"
+#include "io/formats/json_fields.h"
 #include "io/formats/text.h"
 #include "raffia/error.h"
 #include "raffia/session.h"
@@ -47,13 +48,15 @@ void print(const Json& json, bool as_json) {
   }
   for (const auto& [name, value] : json.items()) {
     if (!value.is_structured()) {
-      std::cout << fmt::format("{:<12} {}\n", name, value.is_number_unsigned() ? grouped(value.get<uint64_t>()) : plain(value));
+      std::cout << fmt::format("{:<12} {}\n", name,
+                               value.is_number_unsigned() ? grouped(value.get<uint64_t>()) : bench::plain(value));
     } else if (value.is_object()) {
       std::vector<std::string> parts;
-      for (const auto& [field, number] : value.items()) parts.push_back(fmt::format("{} {}", field, plain(number)));
+      for (const auto& [field, number] : value.items()) parts.push_back(fmt::format("{} {}", field, bench::plain(number)));
       std::cout << fmt::format("{:<12} {}\n", name, fmt::join(parts, ", "));
     } else {
-      for (size_t i = 0; i < value.size(); ++i) std::cout << fmt::format("{:<12} {}\n", i == 0 ? name : "", plain(value[i]));
+      for (size_t i = 0; i < value.size(); ++i)
+        std::cout << fmt::format("{:<12} {}\n", i == 0 ? name : "", bench::plain(value[i]));
     }
   }
 }

@@ -15,16 +15,16 @@
 #include <thread>
 #include <vector>
 
-#include "cli/blas.h"
+#include "bench/table.h"
+#include "bench/torch/blas.h"
 #include "cli/shared/command.h"
 #include "cli/shared/flags.h"
 #include "cli/shared/interrupt.h"
 #include "cli/shared/progress.h"
-#include "cli/shared/table.h"
-#include "cli/train_commands.h"
-#include "cli/train_plot.h"
-#include "cli/train_ranks.h"
+#include "cli/shared/train_plot.h"
+#include "cli/shared/train_ranks.h"
 #include "core/message.h"
+#include "io/formats/json_fields.h"
 #include "raffia/error.h"
 #include "torch/libtorch.h"
 #include "torch/train/distributed.h"
@@ -177,17 +177,17 @@ std::string_view name_of(train::End end) {
 
 // Accuracies by number of pairs and distance, which recall names "accuracy_pairs16_distance64".
 void print_recall(const train::Metrics& metrics) {
-  const TableColumn columns[] = {
-      {"pairs", Style::key}, {"distance", Style::key}, {"accuracy", Style::measured, [](const Json& value) {
-                                                          return fmt::format("{:.3f}", value.get<double>());
-                                                        }}};
-  std::vector<TableRow> rows;
+  const bench::TableColumn columns[] = {
+      {"pairs", bench::Style::key}, {"distance", bench::Style::key}, {"accuracy", bench::Style::measured, [](const Json& value) {
+                                                                        return fmt::format("{:.3f}", value.get<double>());
+                                                                      }}};
+  std::vector<bench::TableRow> rows;
   for (const auto& [name, value] : metrics) {
     long long pairs = 0, distance = 0;
     if (std::sscanf(name.c_str(), "accuracy_pairs%lld_distance%lld", &pairs, &distance) == 2)
       rows.push_back({pairs, distance, value});
   }
-  print_table(columns, rows, Format::markdown, std::cout);
+  print_table(columns, rows, bench::Format::markdown, std::cout);
 }
 
 void print_summary(const train::Summary& summary, const TrainOptions& options, bool json) {
@@ -233,7 +233,7 @@ void run_training(TaskKind kind, const TrainFlags& flags) {
       options.threads = threads_of_new_run([&](const std::string& text) { observer.note(text); });
     }
     at::set_num_threads(options.threads > 0 ? static_cast<int>(options.threads) : default_threads());
-    if (const std::string warning = blas_warning(); !warning.empty()) observer.note(warning);
+    if (const std::string warning = bench::blas_warning(); !warning.empty()) observer.note(warning);
     group =
         std::make_unique<train::Group>(place, train::GroupOptions{.timeout = std::chrono::seconds(options.rank_timeout),
                                                                   .note = [&](const std::string& text) { screen.note(text); }});

@@ -1,8 +1,8 @@
 // The raffia-train command: everything that needs LibTorch. `raffia train`, `raffia convert`, `raffia eval` and
 // `raffia bench train` run it, with the words that they were given: its commands have the same names.
+#include "cli/shared/command.h"
 #include "cli/shared/program.h"
 #include "cli/shared/waiting_threads.h"
-#include "cli/train_commands.h"
 
 namespace raffia::cli {
 namespace {

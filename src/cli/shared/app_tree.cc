@@ -13,8 +13,8 @@
 
 #include "cli/shared/command.h"
 #include "cli/shared/flags.h"
-#include "cli/shared/table.h"
 #include "core/split.h"
+#include "io/formats/json_fields.h"
 
 namespace raffia::cli {
 namespace {

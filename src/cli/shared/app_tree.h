@@ -11,8 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "cli/shared/command_flags.h"
-#include "cli/shared/format.h"
+#include "cli/shared/command.h"
 
 namespace raffia::cli {
 

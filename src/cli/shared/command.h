@@ -6,12 +6,16 @@
 #include <stdexcept>
 #include <string>
 
+#include "bench/format.h"
 #include "cli/shared/command_flags.h"
 
 namespace raffia::cli {
 
 using Run = std::function<void()>;
 
+using bench::Json;  // of --json
+
+// raffia.
 Run add_approx(CommandLine& command);
 Run add_bench_attention(CommandLine& command);
 Run add_bench_decode(CommandLine& command);
@@ -31,6 +35,16 @@ Run add_state_info(CommandLine& command);
 Run add_state_restore(CommandLine& command);
 Run add_state_save(CommandLine& command);
 Run add_translate(CommandLine& command);
+
+// raffia-train.
+Run add_bench_train(CommandLine& command);
+Run add_convert(CommandLine& command);
+Run add_eval(CommandLine& command);
+Run add_train_classify(CommandLine& command);
+Run add_train_image(CommandLine& command);
+Run add_train_lm(CommandLine& command);
+Run add_train_recall(CommandLine& command);
+Run add_train_translate(CommandLine& command);
 
 // Flags that are valid one by one but contradict each other: exit code 2, like any other bad usage.
 class UsageError : public std::runtime_error {

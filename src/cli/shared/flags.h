@@ -5,16 +5,15 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "bench/format.h"
 #include "cli/shared/command_flags.h"
-#include "cli/shared/format.h"
+#include "core/named.h"
 
 namespace raffia::cli {
 
@@ -52,20 +51,11 @@ Flag add_integers(CommandLine& command, const std::string& flag, std::vector<int
 struct FormatFlags {
   bool json = false, csv = false, markdown = false;
 
-  Format format() const { return json ? Format::json : csv ? Format::csv : Format::markdown; }
+  bench::Format format() const { return json ? bench::Format::json : csv ? bench::Format::csv : bench::Format::markdown; }
 };
 void add_format_flags(CommandLine& command, FormatFlags& target);
 
-// The names that a flag accepts, and their values.
-template <typename Value>
-struct Named {
-  std::string_view name;
-  Value value;
-};
-
-template <typename Value, size_t kCount>
-using Names = Named<Value>[kCount];
-
+// A flag that accepts the names of a table.
 template <typename Value, size_t kCount>
 Value parse_name(const std::string& flag, const std::string& text, const Names<Value, kCount>& names) {
   std::vector<std::string_view> known;
@@ -74,11 +64,6 @@ Value parse_name(const std::string& flag, const std::string& text, const Names<V
     known.push_back(name);
   }
   throw FlagError(flag, fmt::format("'{}' is unknown, expected one of {}", text, fmt::join(known, ", ")));
-}
-
-template <typename Value, size_t kCount>
-std::string_view name_in(const Names<Value, kCount>& names, Value value) {
-  return std::find_if(std::begin(names), std::end(names), [value](const auto& entry) { return entry.value == value; })->name;
 }
 
 template <typename Value, size_t kCount>

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/error.h"
 #include "cli/shared/app_tree.h"
 #include "core/message.h"
 #include "core/suggest.h"
@@ -112,6 +113,8 @@ int run(const Program& program, int argc, char** argv) {
   } catch (const FlagError& error) {
     return bad_usage(app, unknown_option(app).value_or(error.what()));
   } catch (const UsageError& error) {
+    return bad_usage(app, error.what());
+  } catch (const bench::OptionError& error) {
     return bad_usage(app, error.what());
   }
   return kSuccess;

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "cli/shared/table.h"
+#include "io/formats/json_fields.h"
 #include "io/formats/text.h"
 
 namespace raffia::cli {

@@ -1,0 +1,18 @@
+// Errors of benchmarks.
+#ifndef RAFFIA_BENCH_ERROR_H_
+#define RAFFIA_BENCH_ERROR_H_
+
+#include "raffia/error.h"
+
+namespace raffia::bench {
+
+// Options that are valid one by one but contradict each other, or ask for what there is not. The message begins with the option,
+// as users write it: --ops.
+class OptionError : public InvalidArgument {
+ public:
+  using InvalidArgument::InvalidArgument;
+};
+
+}  // namespace raffia::bench
+
+#endif  // RAFFIA_BENCH_ERROR_H_

@@ -1,0 +1,26 @@
+// One decoding step of any op with a state, for timing.
+#ifndef RAFFIA_BENCH_STEP_OPS_H_
+#define RAFFIA_BENCH_STEP_OPS_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "bench/arrays.h"
+#include "bench/op_form.h"
+#include "raffia/threads.h"
+
+namespace raffia::bench {
+
+enum class StepArray : uint32_t { query, key, value, gate, far_query, far_key, out };
+
+// [batch, length, heads, dim], of variance 1; features are positive, so that denominators are, too.
+Array4 random_array(const BenchShape& shape, int64_t length, int64_t heads, int64_t dim, StepArray which,
+                    OpInput input = OpInput::qk);
+
+// One token for each session of `shape.batch`, after `depth` others. A State advances by the token; memories with windows stay at
+// their depth.
+std::function<void()> prepare_step(const BenchShape& shape, const OpForm& form, int64_t depth, int threads, Executor& executor);
+
+}  // namespace raffia::bench
+
+#endif  // RAFFIA_BENCH_STEP_OPS_H_
