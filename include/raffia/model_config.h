@@ -63,10 +63,6 @@ struct ModelConfig {
   int64_t key_heads() const { return kv_heads == 0 ? heads : kv_heads; }
   int64_t ffn_width() const { return ffn == 0 ? 4 * width : ffn; }
   const Estimator& estimator(int64_t layer) const;
-  // For the encoder of translate. Causal-only kinds are replaced by the closest bidirectional kind (window: softmax; else rfa).
-  Estimator encoder_estimator(int64_t layer) const;
-  // The estimator with the random stream of attention `number`: its own seed, or the model's seed if it has none (0).
-  Estimator streamed(Estimator estimator, uint32_t number) const;
 
   void check(std::string_view where) const;  // throws FormatError, which names the field
 };

@@ -50,8 +50,9 @@ constexpr DType dtype_of() {
   } else if constexpr (std::is_same_v<U, double>) {
     return DType::f64;
   } else {
-    static_assert(std::is_same_v<U, uint8_t> || std::is_same_v<U, bool>,
-                  "a raffia view is over float, raffia::BFloat16, double (reference implementations) or uint8_t and bool (masks)");
+    static_assert(
+        std::is_same_v<U, uint8_t> || std::is_same_v<U, bool>,
+        "a raffia view is over float, raffia::BFloat16, double (reference implementations) or uint8_t and bool (masks)");
     return DType::u8;
   }
 }

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int64_t kLongestInDouble = 2048;  // tokens; the twin takes 2 s per head there
 constexpr int64_t kLongestMatrix = 512;     // tokens; larger matrices are unreadable in a plot
-constexpr size_t kMostMatrices = 24;
+constexpr size_t kMaxMatrices = 24;
 constexpr double kLongWarmUp = 0.1;  // seconds; a run of this length needs no second one
 
 using ApproxColumn = RecordColumn<ApproxRecord>;
@@ -102,7 +102,9 @@ struct Setting {
   const ApproxOptions& approx;
   Executor& executor;
 
-  AttendOptions options() const { return {.causal = approx.causal, .threads = executor.concurrency(), .executor = &executor}; }
+  AttendOptions options() const {
+    return {.causal = approx.causal, .run = {.threads = executor.concurrency(), .executor = &executor}};
+  }
 };
 
 Extents<4> output_shape(const Qkv& qkv) { return {qkv.q_shape[0], qkv.q_shape[1], qkv.q_shape[2], qkv.v_shape[3]}; }
@@ -162,7 +164,7 @@ std::vector<double> exact_attention(const Qkv& qkv, const Setting& run) {
     return exact;
   }
   Output out(shape);
-  SoftmaxOptions options{.causal = run.approx.causal, .executor = &run.executor};
+  SoftmaxOptions options{.causal = run.approx.causal, .run = {.executor = &run.executor}};
   if (is_gaussian) {
     options.scale = 1.0F;
     const std::vector<float> q = unit_rows(qkv.q, qkv.q_shape[3]), k = unit_rows(qkv.k, qkv.k_shape[3]);
@@ -402,9 +404,9 @@ void check_matrices(const ApproxOptions& options, const std::vector<DataSource>&
   if (length > kLongestMatrix) {
     throw OptionError(fmt::format("--show-matrix: {} tokens, expected at most {} (see --length)", length, kLongestMatrix));
   }
-  if (estimators.size() + 1 > kMostMatrices) {
+  if (estimators.size() + 1 > kMaxMatrices) {
     throw OptionError(
-        fmt::format("--show-matrix: {} matrices, expected at most {} (see --samples)", estimators.size() + 1, kMostMatrices));
+        fmt::format("--show-matrix: {} matrices, expected at most {} (see --samples)", estimators.size() + 1, kMaxMatrices));
   }
 }
 

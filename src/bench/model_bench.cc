@@ -299,8 +299,8 @@ std::vector<ModelRecord> measure_models(const std::vector<ModelTest>& tests, con
   }
   std::vector<PeakMemory> peaks;
   for (auto& group : groups) peaks.push_back(measure_memory(group, tests, options, observer));
-  const auto most_threads = *std::max_element(options.threads.begin(), options.threads.end());
-  const std::unique_ptr<Executor> executor = make_thread_pool(static_cast<int>(most_threads));
+  const auto max_threads = *std::max_element(options.threads.begin(), options.threads.end());
+  const std::unique_ptr<Executor> executor = make_thread_pool(static_cast<int>(max_threads));
   TimePass pass(options, *executor, observer);
   for (size_t g = 0; g < groups.size(); ++g) {
     for (ModelRecord& record : pass.run(groups[g], tests, peaks[g])) records.push_back(std::move(record));

@@ -140,8 +140,8 @@ std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions
                               options.softmax_max_length));
   }
   measure_memory(groups, observer);
-  const auto most_threads = *std::max_element(options.threads.begin(), options.threads.end());
-  const std::unique_ptr<Executor> executor = make_thread_pool(static_cast<int>(most_threads));
+  const auto max_threads = *std::max_element(options.threads.begin(), options.threads.end());
+  const std::unique_ptr<Executor> executor = make_thread_pool(static_cast<int>(max_threads));
   for (BenchGroup& group : groups) {
     observer.begin(fmt::format("time at length {}", group.length));
     measure_time(group, *executor, options, peaks, observer);

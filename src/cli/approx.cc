@@ -122,7 +122,7 @@ Run add_approx(CommandLine& command) {
           "Gate of rfa_gate and hybrid, before the sigmoid")
       .type_name("X")
       .default_text("6");
-  add_positive(command, "--threads", flags->options.threads, "Threads (default: all CPUs)", kMostThreads);
+  add_positive(command, "--threads", flags->options.threads, "Threads (default: all CPUs)", kMaxThreads);
   command
       .add("--plot", flags->plot,
            "Write PREFIX.svg/.png: error against samples, and PREFIX-time.svg/.png: against time (needs gnuplot)")

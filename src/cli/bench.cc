@@ -60,7 +60,7 @@ void add_op_flags(CommandLine& command, bench::BenchOptions& options) {
   add_positive(command, "--window", shape.window, "hybrid, eva, causal lara: tokens of a window, seen exactly");
   add_positive(command, "--chunk", shape.chunk, "causal eva and lara: tokens per summary or proposal, a divisor of --window");
   add_name(command, "--map", kMaps, shape.map, "Feature map: trig, arccos, positive, positive2, elu, relu");
-  add_positives(command, "--threads", options.threads, "Numbers of threads to measure with", kMostThreads);
+  add_positives(command, "--threads", options.threads, "Numbers of threads to measure with", kMaxThreads);
   add_positive(command, "--repeats", options.repeats, "Repetitions per contender; the fastest is reported");
   add_name(command, "--dtype", kDTypes, shape.dtype, "Elements of inputs and outputs: f32, bf16");
   add_name(command, "--layout", kLayouts, shape.layout, "Order of axes in memory: bthd, bhtd");
@@ -105,7 +105,7 @@ void add_model_flags(CommandLine& command, bench::ModelChoice& models) {
 }
 
 void add_run_flags(CommandLine& command, bench::ModelBenchOptions& options) {
-  add_positives(command, "--threads", options.threads, "Numbers of threads to measure with", kMostThreads);
+  add_positives(command, "--threads", options.threads, "Numbers of threads to measure with", kMaxThreads);
   add_positive(command, "--repeats", options.repeats, "Repetitions per contender; the fastest is reported");
   add_positive(command, "--cache-limit", options.cache_limit, "Skip contenders whose sessions need more memory than this, in GB");
 }

@@ -45,7 +45,7 @@ Run add_bench_train(CommandLine& command) {
   add_positive(command, "--chunk", shape.chunk, "eva and lara: tokens per summary or proposal, a divisor of --window");
   add_positive(command, "--layers", options.model.layers, "model: layers");
   add_positive(command, "--vocabulary", options.model.vocabulary, "model: number of token ids");
-  add_positives(command, "--threads", options.bench.threads, "Numbers of threads to measure with", kMostThreads);
+  add_positives(command, "--threads", options.bench.threads, "Numbers of threads to measure with", kMaxThreads);
   add_positive(command, "--repeats", options.bench.repeats, "Repetitions per contender; the fastest is reported");
   add_seed(command, "--seed", shape.seed, "Seed of the data and the maps");
   add_positive(command, "--torch-max-length", options.torch_max_length, "Measure torch_softmax only up to this length");

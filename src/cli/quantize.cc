@@ -14,8 +14,8 @@
 #include "io/data/datasets.h"
 #include "io/formats/json_fields.h"
 #include "io/formats/text.h"
-#include "io/formats/weight_file.h"
 #include "model/model_directory.h"
+#include "model/plan.h"
 #include "raffia/model_config.h"
 #include "raffia/tokenizer.h"
 
@@ -34,7 +34,7 @@ void quantize(const QuantizeOptions& options) {
   ImportedModel model{.config = load_model_config(from / kConfigFile), .weights = {}};
   const Safetensors file = Safetensors::open(weights);
   file.require_checksum();
-  model.weights = weight_sources(file, weights.string());
+  model.weights = planned_weights(file, plan_of(model.config), weights.string());
   // Models of images and of made-up tokens have none.
   const bool has_tokenizer = std::filesystem::exists(from / kTokenizerFile);
   const std::unique_ptr<Tokenizer> tokenizer = has_tokenizer ? load_tokenizer(from) : nullptr;

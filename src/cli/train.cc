@@ -35,7 +35,7 @@ namespace raffia::cli {
 namespace {
 
 using train::OptionInfo;
-using train::TaskKind;
+using train::TrainKind;
 using train::TrainOptions;
 
 // Before the first step there is nothing to save: the process ends at once. It needs a handler for this, since a signal does not
@@ -68,10 +68,10 @@ std::string type_name(const OptionInfo& info) {
   return std::holds_alternative<double TrainOptions::*>(info.field) ? "X" : "N";
 }
 
-void add_option_flags(CommandLine& command, TaskKind task, std::map<std::string, std::string>& given) {
-  const TrainOptions defaults = train::default_options(task);
+void add_option_flags(CommandLine& command, TrainKind kind, std::map<std::string, std::string>& given) {
+  const TrainOptions defaults = train::default_options(kind);
   for (const OptionInfo& info : train::option_table()) {
-    if ((info.tasks & train::only(task)) == 0) continue;
+    if ((info.kinds & train::only(kind)) == 0) continue;
     const std::string name = info.name;
     const auto set = [&given, name](const std::string& value) { given[name] = value; };
     if (name == "stateful") {
@@ -88,8 +88,8 @@ void add_option_flags(CommandLine& command, TaskKind task, std::map<std::string,
       command
           .add_parsed(
               "--" + name,
-              [set, name, info, task](const std::string& text) {
-                TrainOptions scratch{.task = task};
+              [set, name, info, kind](const std::string& text) {
+                TrainOptions scratch{.kind = kind};
                 try {
                   train::set_from_text(scratch, info, text);
                 } catch (const InvalidArgument& error) {
@@ -192,7 +192,7 @@ void print_recall(const train::Metrics& metrics) {
 
 void print_summary(const train::Summary& summary, const TrainOptions& options, bool json) {
   if (json) {
-    const Json summarised = {{"task", train::name_of(options.task)},
+    const Json summarised = {{"task", train::name_of(options.kind)},
                              {"out", options.out},
                              {"end", name_of(summary.end)},
                              {"step", summary.step},
@@ -207,7 +207,7 @@ void print_summary(const train::Summary& summary, const TrainOptions& options, b
     return;
   }
   std::cout << fmt::format("{}: step {}, {}\n", options.out, summary.best_step, in_words(summary.valid));
-  if (options.task == TaskKind::recall) print_recall(summary.valid);
+  if (options.kind == train::kRecall) print_recall(summary.valid);
   if (!summary.test.empty()) std::cout << fmt::format("test: {}\n", in_words(summary.test));
 }
 
@@ -216,7 +216,7 @@ std::string how_it_was_interrupted(const train::Summary& summary) {
   return fmt::format("interrupted; a checkpoint was written at step {}: --resume continues from there", summary.checkpoint);
 }
 
-void run_training(TaskKind kind, const TrainFlags& flags) {
+void run_training(TrainKind kind, const TrainFlags& flags) {
   Screen screen;
   Listener silent;  // of the other ranks
   TrainOptions options;
@@ -253,25 +253,24 @@ void run_training(TaskKind kind, const TrainFlags& flags) {
   print_summary(summary, options, flags.json);
 }
 
-template <TaskKind kKind>
-Run add_train(CommandLine& command) {
+Run add_train(CommandLine& command, TrainKind kind) {
   const auto flags = std::make_shared<TrainFlags>();
   command.add("--config", flags->config, "TOML file with options; flags override it").type_name("FILE");
-  add_option_flags(command, kKind, flags->given);
+  add_option_flags(command, kind, flags->given);
   command.add_switch("--resume", flags->resume, "Continue from the newest checkpoint in --out");
   command.add_switch("--no-plot", flags->no_plot, "Do not draw loss.svg and loss.png");
   add_positive(command, "--local-ranks", flags->local_ranks, "Number of processes on this machine that train together",
                kMaxThreads);
   command.add_switch("--json", flags->json, "Print the result as JSON");
-  return [flags] { run_training(kKind, *flags); };
+  return [flags, kind] { run_training(kind, *flags); };
 }
 
 }  // namespace
 
-Run add_train_lm(CommandLine& command) { return add_train<TaskKind::lm>(command); }
-Run add_train_translate(CommandLine& command) { return add_train<TaskKind::translate>(command); }
-Run add_train_classify(CommandLine& command) { return add_train<TaskKind::classify>(command); }
-Run add_train_image(CommandLine& command) { return add_train<TaskKind::image>(command); }
-Run add_train_recall(CommandLine& command) { return add_train<TaskKind::recall>(command); }
+Run add_train_lm(CommandLine& command) { return add_train(command, {Task::lm}); }
+Run add_train_translate(CommandLine& command) { return add_train(command, {Task::translate}); }
+Run add_train_classify(CommandLine& command) { return add_train(command, {Task::classify}); }
+Run add_train_image(CommandLine& command) { return add_train(command, {Task::image}); }
+Run add_train_recall(CommandLine& command) { return add_train(command, train::kRecall); }
 
 }  // namespace raffia::cli

@@ -185,6 +185,8 @@ std::string to_string(const Estimator& estimator, const Estimator& defaults) {
   return text;
 }
 
+int64_t map_size(const Estimator& estimator) { return estimator.samples.value_or(64); }
+
 FeatureMap Estimator::make_map(int64_t dim, int64_t heads) const {
   if (!log && !traits_of(*this).has_map)
     refuse("Estimator::make_map: kind is {}, expected {}", name_of(kind), kinds_with(&EstimatorTraits::has_map));
@@ -193,8 +195,7 @@ FeatureMap Estimator::make_map(int64_t dim, int64_t heads) const {
   if (chosen == MapKind::identity) return FeatureMap::identity(dim, heads);
   if (chosen == MapKind::elu) return FeatureMap::elu(dim, heads);
   return FeatureMap::random(
-      chosen,
-      {.dim = dim, .count = samples.value_or(64), .heads = heads, .seed = seed, .layer = layer, .draw = draw, .draws = draws});
+      chosen, {.dim = dim, .count = map_size(*this), .heads = heads, .seed = seed, .layer = layer, .draw = draw, .draws = draws});
 }
 
 Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options,

@@ -82,6 +82,8 @@ std::span<const EstimatorModule* const> estimator_modules();  // in the order of
 const EstimatorModule& module_of(EstimatorKind kind);         // throws InvalidArgument
 // Names of the kinds that have a trait with their default settings: "softmax, rfa or lara".
 std::string kinds_with(bool EstimatorTraits::*trait);
+// Number of random vectors D of the map, of an estimator that has one.
+int64_t map_size(const Estimator& estimator);
 inline const EstimatorModule& module_of(const Estimator& estimator) { return module_of(estimator.kind); }
 
 }  // namespace raffia

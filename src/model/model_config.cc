@@ -228,18 +228,6 @@ const Estimator& ModelConfig::estimator(int64_t layer) const {
   return estimators.size() == 1 ? estimators.front() : estimators.at(static_cast<size_t>(layer));
 }
 
-Estimator ModelConfig::encoder_estimator(int64_t layer) const {
-  const Estimator& own = estimator(layer);
-  if (task != Task::translate) return own;
-  return bidirectional_form(own);
-}
-
-Estimator ModelConfig::streamed(Estimator estimator, uint32_t number) const {
-  if (estimator.seed == 0) estimator.seed = seed;
-  estimator.layer = number;
-  return estimator;
-}
-
 void ModelConfig::check(std::string_view where) const { Checks(*this, where).run(); }
 
 std::string to_json(const ModelConfig& config) { return config_text(config, config_fields()); }

@@ -11,31 +11,24 @@ namespace {
 
 constexpr float kHeadNormEpsilon = 1e-6F;  // docs/model-format.md
 
-std::optional<FeatureMap> read_map(const ModelConfig& config, const Estimator& estimator, WeightReader& weights,
-                                   const std::string& prefix) {
-  if (!traits_of(estimator).has_map) return std::nullopt;
-  const int64_t heads = config.key_heads(), dim = config.head_dim(), rows = estimator.samples.value_or(64);
-  switch (estimator.map) {
-    case MapKind::identity:
-      return FeatureMap::identity(dim, heads);
-    case MapKind::elu:
-      return FeatureMap::elu(dim, heads);
-    case MapKind::relu: {
-      const std::vector<float> weight = weights.floats(prefix + ".weight", {heads, rows, dim});
-      const std::vector<float> bias = weights.floats(prefix + ".bias", {heads, rows});
-      return FeatureMap::relu({weight.data(), {heads, rows, dim}}, {bias.data(), {heads, rows}});
-    }
-    case MapKind::trig:
-    case MapKind::arccos:
-    case MapKind::positive:
-    case MapKind::positive2: {
-      const std::vector<float> draws = weights.floats(prefix + ".draws", {heads, rows, dim});
-      FeatureMap map = FeatureMap::with_draws(estimator.map, {draws.data(), {heads, rows, dim}});
-      if (config.learned_sigma) map.set_sigma(weights.floats(prefix + ".sigma", {heads, dim}));
-      return map;
-    }
+std::optional<FeatureMap> read_map(const AttentionPlan& attention, WeightReader& weights) {
+  if (!attention.map) return std::nullopt;
+  const MapPlan& plan = *attention.map;
+  const int64_t heads = attention.key_heads, dim = attention.head_dim();
+  const auto view = [](const std::vector<float>& values, const TensorPlan& tensor) {
+    return View3(values.data(), {tensor.shape[0], tensor.shape[1], tensor.shape[2]});
+  };
+  if (plan.weight) {
+    const std::vector<float> weight = weights.floats(*plan.weight), bias = weights.floats(*plan.bias);
+    return FeatureMap::relu(view(weight, *plan.weight), {bias.data(), {plan.bias->shape[0], plan.bias->shape[1]}});
   }
-  return std::nullopt;
+  if (plan.draws) {
+    const std::vector<float> draws = weights.floats(*plan.draws);
+    FeatureMap map = FeatureMap::with_draws(plan.kind, view(draws, *plan.draws));
+    if (plan.sigma) map.set_sigma(weights.floats(*plan.sigma));
+    return map;
+  }
+  return plan.kind == MapKind::elu ? FeatureMap::elu(dim, heads) : FeatureMap::identity(dim, heads);
 }
 
 // [rows, heads, dim] as one batch entry, [1, rows, heads, dim].
@@ -64,18 +57,18 @@ AttendOptions on_threads(const Turn& turn, bool causal) { return {.causal = caus
 
 }  // namespace
 
-Heads::Heads(const ModelConfig& config, const Estimator& estimator, WeightReader& weights, const std::string& prefix)
-    : module_(module_of(estimator)),
-      estimator_(estimator),
-      heads_(config.heads),
-      key_heads_(config.key_heads()),
-      dim_(config.head_dim()) {
-  q_ = weights.linear(prefix + ".q_proj", width(), width(), config.bias);
-  k_ = weights.linear(prefix + ".k_proj", key_width(), width(), config.bias);
-  v_ = weights.linear(prefix + ".v_proj", key_width(), width(), config.bias);
-  out_ = weights.linear(prefix + ".out_proj", width(), width(), config.bias);
-  if (config.head_norm) head_norm_ = weights.floats(prefix + ".head_norm", {heads_, dim_});
-  map_ = read_map(config, estimator, weights, prefix + ".map");
+Heads::Heads(const AttentionPlan& plan, WeightReader& weights)
+    : module_(module_of(plan.estimator)),
+      estimator_(plan.estimator),
+      heads_(plan.heads),
+      key_heads_(plan.key_heads),
+      dim_(plan.head_dim()),
+      q_(weights.linear(plan.q)),
+      k_(weights.linear(plan.k)),
+      v_(weights.linear(plan.v)),
+      out_(weights.linear(plan.out)),
+      map_(read_map(plan, weights)) {
+  if (plan.head_norm_weight) head_norm_ = weights.floats(*plan.head_norm_weight);
 }
 
 void Heads::answer(float* read, const Turn& turn, float* out) const {
@@ -92,26 +85,20 @@ void Heads::attend_both_ways(View4 q, View4 k, View4 v, const Turn& turn, MutVie
   module_.attend(estimator_, {.q = q, .k = k, .v = v, .map = map()}, out, on_threads(turn, false), {});
 }
 
-SelfAttention::SelfAttention(const ModelConfig& config, const Estimator& estimator, bool causal, WeightReader& weights,
-                             const std::string& prefix)
-    : Heads(config, estimator, weights, prefix), conv_(causal ? config.conv : 0) {
-  if (config.positions == Positions::rotary && config.task != Task::image) rotary_.emplace(dim_, config.rotary_base);
-  const EstimatorTraits traits = traits_of(estimator);
-  if (traits.is_gated) {
-    gate_ = weights.linear(prefix + ".gate", key_heads_, width(), true);
-  }
-  if (traits.blends) log_scale_ = weights.floats(prefix + ".log_scale", {heads_});
-  if (conv_ > 0) {
-    // Stored by column; read tap by tap.
-    const int64_t total = width() + 2 * key_width();
-    taps_.resize(static_cast<size_t>(conv_ * total));
-    int64_t column = 0;
-    for (const auto& [name, columns] : {std::pair{".conv_q", width()}, {".conv_k", key_width()}, {".conv_v", key_width()}}) {
-      const std::vector<float> stored = weights.floats(prefix + name, {columns, conv_});
-      for (int64_t c = 0; c < columns; ++c, ++column) {
-        for (int64_t j = 0; j < conv_; ++j) {
-          taps_[static_cast<size_t>(j * total + column)] = stored[static_cast<size_t>(c * conv_ + j)];
-        }
+SelfAttention::SelfAttention(const AttentionPlan& plan, WeightReader& weights) : Heads(plan, weights), conv_(plan.conv) {
+  if (plan.rotary) rotary_.emplace(dim_, plan.rotary_base);
+  if (plan.gate) gate_ = weights.linear(*plan.gate);
+  if (plan.log_scale) log_scale_ = weights.floats(*plan.log_scale);
+  // Stored by column; read tap by tap.
+  const int64_t total = width() + 2 * key_width();
+  taps_.resize(static_cast<size_t>(conv_ * total));
+  int64_t column = 0;
+  for (const std::optional<TensorPlan>& part : {plan.conv_q, plan.conv_k, plan.conv_v}) {
+    if (!part) continue;
+    const std::vector<float> stored = weights.floats(*part);
+    for (int64_t c = 0; c < part->shape[0]; ++c, ++column) {
+      for (int64_t j = 0; j < conv_; ++j) {
+        taps_[static_cast<size_t>(j * total + column)] = stored[static_cast<size_t>(c * conv_ + j)];
       }
     }
   }
@@ -244,10 +231,6 @@ void SelfAttention::attend_step(const Inputs& in, const Turn& turn, size_t index
   for (Memories* session : turn.sessions) pasts.push_back(&(*session)[index].past);
   module_.step(estimator_, op_inputs(in, true), pasts, as_tokens(in.out), on_threads(turn, true));
 }
-
-CrossAttention::CrossAttention(const ModelConfig& config, const Estimator& estimator, WeightReader& weights,
-                               const std::string& prefix)
-    : Heads(config, estimator, weights, prefix) {}
 
 SourceMemory CrossAttention::read_source(const float* encoded, int64_t rows, const RunOptions& run) const {
   SourceMemory source{.state = {}, .keys = {}, .values = {}, .rows = rows};

@@ -4,14 +4,13 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "estimators/registry.h"
 #include "kernels/layer_ops.h"
+#include "model/plan.h"
 #include "raffia/estimator.h"
 #include "raffia/features.h"
-#include "raffia/model_config.h"
 #include "runtime/turn.h"
 #include "runtime/weights.h"
 
@@ -20,7 +19,7 @@ namespace raffia::runtime {
 // Common to self and cross attention. Query head h reads key head h G / H.
 class Heads {
  public:
-  Heads(const ModelConfig& config, const Estimator& estimator, WeightReader& weights, const std::string& prefix);
+  Heads(const AttentionPlan& plan, WeightReader& weights);
 
  protected:
   // read [rows, E], heads concatenated -> out [rows, E].
@@ -44,9 +43,7 @@ class Heads {
 
 class SelfAttention : public Heads {
  public:
-  // The seed and layer of `estimator` are already set.
-  SelfAttention(const ModelConfig& config, const Estimator& estimator, bool causal, WeightReader& weights,
-                const std::string& prefix);
+  SelfAttention(const AttentionPlan& plan, WeightReader& weights);
 
   AttentionMemory empty_memory() const;  // causal
   // The memory of this attention after `position` tokens in bytes, without allocating it; nullopt on overflow.
@@ -81,7 +78,7 @@ class SelfAttention : public Heads {
 
 class CrossAttention : public Heads {
  public:
-  CrossAttention(const ModelConfig& config, const Estimator& estimator, WeightReader& weights, const std::string& prefix);
+  CrossAttention(const AttentionPlan& plan, WeightReader& weights) : Heads(plan, weights) {}
 
   // encoded [S, E]
   SourceMemory read_source(const float* encoded, int64_t rows, const RunOptions& run) const;

@@ -24,57 +24,27 @@ Graph::Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, 
       tokenizer_(std::move(tokenizer)),
       where_(where) {
   config.check(where);
-  StoredWeights weights(image_, where);
-  make_parts(weights);
-  weights.expect_no_more();
+  const ModelPlan plan = plan_of(config);
+  WeightReader weights(image_, plan, where);
+  make_parts(plan, weights);
+  weights.expect_all_read(plan);
   metadata_ = weights.file().metadata();
   data_begin_ = weights.file().data_begin();
   header_checksum_ = data_checksum(image_.first(data_begin_));
-  parameters_ = weights.parameters();
+  parameters_ = plan.parameters();
   weight_type_ = weights.types().size() == 1 ? name_of(*weights.types().begin()) : "mixed";
   copies_ = weights.take_copies();
 }
 
-Graph::Graph(const ModelConfig& config, WeightReader& weights) : config_(config) {
-  config.check("config");
-  make_parts(weights);
-}
-
-std::vector<TensorShape> Graph::tensors_of(const ModelConfig& config) {
-  WeightList list;
-  const Graph graph(config, list);
-  return list.tensors();
-}
-
-void Graph::make_parts(WeightReader& weights) {
-  const ModelConfig& config = config_;
-  const int64_t width = config.width, learned = config.positions == Positions::learned ? config.max_length : 0;
-  if (config.task != Task::image) embedding_ = weights.matrix("embedding.weight", config.vocabulary, width);
-  switch (config.task) {
-    case Task::lm:
-      decoder_.emplace(config, Stack::Options{.causal = true, .learned_positions = learned}, weights, "decoder");
-      break;
-    case Task::translate:
-      encoder_.emplace(config, Stack::Options{.learned_positions = learned}, weights, "encoder");
-      decoder_.emplace(
-          config,
-          Stack::Options{
-              .causal = true, .cross = true, .learned_positions = learned, .first_layer = static_cast<uint32_t>(config.layers)},
-          weights, "decoder");
-      break;
-    case Task::classify:
-      encoder_.emplace(config, Stack::Options{.learned_positions = learned}, weights, "encoder");
-      head_ = weights.linear("head", config.classes, config.pairs ? 4 * width : width, true);
-      break;
-    case Task::image: {
-      const int64_t side = config.image_size / config.patch;
-      patches_ = weights.linear("patches", width, config.channels * config.patch * config.patch, true);
-      encoder_.emplace(config, Stack::Options{.learned_positions = side * side}, weights, "encoder");
-      head_ = weights.linear("head", config.classes, width, true);
-      break;
-    }
+void Graph::make_parts(const ModelPlan& plan, WeightReader& weights) {
+  if (plan.embedding) embedding_ = weights.matrix(plan.embedding->weight);
+  if (plan.patches) patches_ = weights.linear(*plan.patches);
+  if (plan.encoder) encoder_.emplace(*plan.encoder, weights);
+  if (plan.decoder) {
+    decoder_.emplace(*plan.decoder, weights);
+    output_ = plan.output ? weights.linear(*plan.output) : Linear{.weight = embedding_};
   }
-  if (decoder_) output_.weight = config.tied ? embedding_ : weights.matrix("output.weight", config.vocabulary, width);
+  if (plan.head) head_ = weights.linear(*plan.head);
 }
 
 uint64_t Graph::checksum() const {

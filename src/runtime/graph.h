@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "io/formats/mapped_file.h"
+#include "model/plan.h"
 #include "raffia/model_config.h"
 #include "raffia/tokenizer.h"
 #include "runtime/stack.h"
@@ -29,9 +30,6 @@ class Graph {
   // The weights are in `file`, or in `bytes`.
   Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, std::vector<std::byte> bytes,
         std::shared_ptr<const Tokenizer> tokenizer, std::string_view where);
-
-  // All tensors of such a model, in the order in which its parts read them.
-  static std::vector<TensorShape> tensors_of(const ModelConfig& config);
 
   const ModelConfig& config() const { return config_; }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
@@ -62,8 +60,7 @@ class Graph {
  private:
   // Embedded tokens through all layers of a stack: [T, E], in work.x.
   const float* forward(const Stack& stack, std::span<const int32_t> ids, const Turn& turn, Workspace& work) const;
-  Graph(const ModelConfig& config, WeightReader& weights);  // only to list tensors; cannot run
-  void make_parts(WeightReader& weights);
+  void make_parts(const ModelPlan& plan, WeightReader& weights);
   uint64_t checksum() const;  // of the weight file; computed once, at the first call
 
   ModelConfig config_;

@@ -8,17 +8,11 @@
 #include <string>
 
 #include "io/formats/weight_file.h"
+#include "model/plan.h"
 #include "raffia/random.h"
-#include "runtime/graph.h"
 
 namespace raffia::runtime {
 namespace {
-
-size_t count_of(const TensorShape& tensor) {
-  size_t count = 1;
-  for (const int64_t extent : tensor.shape) count *= static_cast<size_t>(extent);
-  return count;
-}
 
 // `count` numbers uniform in [-1, 1), each converted by `convert`.
 template <class Element>
@@ -59,22 +53,24 @@ std::vector<std::byte> matrix_of(WeightType type, size_t count, uint64_t seed, f
   return floats_of(count, seed, scale);
 }
 
-// Roughly the initial value of a vector in training.
-float start_value(const std::string& name) {
-  if (name.ends_with("norm.weight") || name.ends_with("head_norm")) return 1;
-  return name.ends_with("map.sigma") ? 0.3F : 0.0F;
+bool is_drawn(TensorRole role) { return role == TensorRole::draws || role == TensorRole::features; }
+
+// Roughly the initial value of other vectors in training.
+float start_value(TensorRole role) {
+  if (role == TensorRole::factor) return 1;
+  return role == TensorRole::sigma ? 0.3F : 0.0F;
 }
-bool is_drawn(const std::string& name) { return name.ends_with("map.draws") || name.ends_with("map.weight"); }
 
 }  // namespace
 
 std::vector<std::byte> random_weights(const ModelConfig& config, WeightType type, uint64_t seed) {
-  const std::vector<TensorShape> tensors = Graph::tensors_of(config);
-  size_t max = 0;  // elements of a matrix
-  for (const TensorShape& tensor : tensors) max = std::max(max, tensor.is_matrix ? count_of(tensor) : 0);
+  config.check("random_weights");
+  const ModelPlan plan = plan_of(config);
+  int64_t max = 0;  // elements of a matrix
+  for (const TensorPlan& tensor : plan.tensors) max = std::max(max, tensor.is_matrix() ? tensor.count() : 0);
   // Half the width of the uniform distribution that keeps the variance.
   const auto scale = static_cast<float>(std::sqrt(3.0 / static_cast<double>(config.width)));
-  const std::vector<std::byte> matrix = matrix_of(type, max, seed, scale);
+  const std::vector<std::byte> matrix = matrix_of(type, static_cast<size_t>(max), seed, scale);
 
   std::deque<std::vector<std::byte>> vectors;  // spans of written point here
   std::vector<TensorToWrite> written;
@@ -83,16 +79,16 @@ std::vector<std::byte> random_weights(const ModelConfig& config, WeightType type
     const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
     written.push_back({name, "F32", shape, vectors.emplace_back(bytes.begin(), bytes.end())});
   };
-  for (const TensorShape& tensor : tensors) {
-    const size_t count = count_of(tensor);
-    if (tensor.is_matrix) {
+  for (const TensorPlan& tensor : plan.tensors) {
+    const auto count = static_cast<size_t>(tensor.count());
+    if (tensor.is_matrix()) {
       written.push_back({tensor.name, dtype_of(type), tensor.shape, std::span(matrix).first(count * size_of(type))});
       const int64_t rows = tensor.shape[0];
-      if (type == WeightType::int8) add_constant(tensor.name + "_scale", {rows}, static_cast<size_t>(rows), scale / 127);
-    } else if (is_drawn(tensor.name)) {
+      if (type == WeightType::int8) add_constant(scale_name(tensor.name), {rows}, static_cast<size_t>(rows), scale / 127);
+    } else if (is_drawn(tensor.role)) {
       written.push_back({tensor.name, "F32", tensor.shape, vectors.emplace_back(floats_of(count, seed, 1))});
     } else {
-      add_constant(tensor.name, tensor.shape, count, start_value(tensor.name));
+      add_constant(tensor.name, tensor.shape, count, start_value(tensor.role));
     }
   }
   return safetensors_image(written);

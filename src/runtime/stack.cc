@@ -1,7 +1,5 @@
 #include "runtime/stack.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "kernels/layer_ops.h"
@@ -13,10 +11,9 @@ namespace {
 // Rows whose inner activations are computed together: 256 x 2048 floats are 2 MiB, and more rows make products no faster.
 constexpr int64_t kInnerRows = 256;
 
-NormWeights read_norm(const ModelConfig& config, WeightReader& weights, const std::string& prefix) {
-  NormWeights norm{
-      .weight = weights.floats(prefix + ".weight", {config.width}), .bias = {}, .eps = static_cast<float>(config.norm_eps)};
-  if (config.norm == Norm::layer) norm.bias = weights.floats(prefix + ".bias", {config.width});
+NormWeights read_norm(const NormPlan& plan, WeightReader& weights) {
+  NormWeights norm{.weight = weights.floats(plan.weight), .bias = {}, .eps = static_cast<float>(plan.eps)};
+  if (plan.bias) norm.bias = weights.floats(*plan.bias);
   return norm;
 }
 
@@ -40,32 +37,25 @@ void NormWeights::apply(const float* x, int64_t rows, float* y) const {
   }
 }
 
-Stack::Stack(const ModelConfig& config, const Options& options, WeightReader& weights, const std::string& prefix)
-    : width_(config.width), ffn_width_(config.ffn_width()), max_positions_(options.learned_positions) {
-  if (max_positions_ > 0) positions_ = weights.floats(prefix + ".positions.weight", {max_positions_, width_});
-  for (int64_t i = 0; i < config.layers; ++i) {
-    const std::string at = fmt::format("{}.layers.{}.", prefix, i);
-    const auto number = options.first_layer + static_cast<uint32_t>(options.cross ? 2 * i : i);
-    const Estimator own = options.causal ? config.estimator(i) : config.encoder_estimator(i);
-    std::optional<NormWeights> cross_norm;
-    std::optional<CrossAttention> cross;
-    if (options.cross) {
-      cross_norm = read_norm(config, weights, at + "cross_norm");
-      cross.emplace(config, config.streamed(config.cross, number + 1), weights, at + "cross");
-    }
-    std::optional<Linear> gate;
-    if (config.feed_forward == FeedForward::swiglu) gate = weights.linear(at + "ffn_gate", ffn_width_, width_, config.bias);
-    layers_.push_back(
-        {.attention_norm = read_norm(config, weights, at + "attention_norm"),
-         .attention = SelfAttention(config, config.streamed(own, number), options.causal, weights, at + "attention"),
-         .cross_norm = std::move(cross_norm),
-         .cross = std::move(cross),
-         .ffn_norm = read_norm(config, weights, at + "ffn_norm"),
-         .ffn_up = weights.linear(at + "ffn_up", ffn_width_, width_, config.bias),
-         .ffn_down = weights.linear(at + "ffn_down", width_, ffn_width_, config.bias),
-         .ffn_gate = std::move(gate)});
+Stack::Layer::Layer(const LayerPlan& plan, WeightReader& weights)
+    : attention_norm(read_norm(plan.attention_norm, weights)),
+      attention(plan.attention, weights),
+      ffn_norm(read_norm(plan.ffn_norm, weights)),
+      ffn_up(weights.linear(plan.ffn_up)),
+      ffn_down(weights.linear(plan.ffn_down)) {
+  if (plan.cross_norm) cross_norm = read_norm(*plan.cross_norm, weights);
+  if (plan.cross) cross.emplace(*plan.cross, weights);
+  if (plan.ffn_gate) ffn_gate = weights.linear(*plan.ffn_gate);
+}
+
+Stack::Stack(const StackPlan& plan, WeightReader& weights)
+    : width_(plan.layers.front().ffn_up.in()), ffn_width_(plan.layers.front().ffn_up.out()) {
+  if (plan.positions) {
+    positions_ = weights.floats(plan.positions->weight);
+    max_positions_ = plan.positions->rows();
   }
-  norm_ = read_norm(config, weights, prefix + ".norm");
+  for (const LayerPlan& layer : plan.layers) layers_.emplace_back(layer, weights);
+  norm_ = read_norm(plan.norm, weights);
 }
 
 Memories Stack::empty_memory() const {

@@ -4,10 +4,9 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "raffia/model_config.h"
+#include "model/plan.h"
 #include "runtime/attention.h"
 #include "runtime/turn.h"
 #include "runtime/weights.h"
@@ -23,13 +22,7 @@ struct NormWeights {
 
 class Stack {
  public:
-  struct Options {
-    bool causal = false;
-    bool cross = false;             // layers also attend to a source
-    int64_t learned_positions = 0;  // 0: none
-    uint32_t first_layer = 0;       // number of the first attention within the model: selects its random stream
-  };
-  Stack(const ModelConfig& config, const Options& options, WeightReader& weights, const std::string& prefix);
+  Stack(const StackPlan& plan, WeightReader& weights);
 
   Memories empty_memory() const;
   // The size of that after `position` tokens, without allocating it; UINT64_MAX on overflow.
@@ -47,6 +40,8 @@ class Stack {
 
  private:
   struct Layer {
+    Layer(const LayerPlan& plan, WeightReader& weights);
+
     NormWeights attention_norm;
     SelfAttention attention;
     std::optional<NormWeights> cross_norm;
@@ -57,7 +52,7 @@ class Stack {
   };
   void feed_forward(const Layer& layer, float* x, const Turn& turn, Workspace& work) const;
 
-  int64_t width_, ffn_width_, max_positions_;
+  int64_t width_, ffn_width_, max_positions_ = 0;
   std::vector<float> positions_;  // [max_positions, E]
   std::vector<Layer> layers_;
   NormWeights norm_;

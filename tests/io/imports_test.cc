@@ -14,6 +14,7 @@
 #include "io/imports/hf.h"
 #include "io/imports/llama2c.h"
 #include "model/model_directory.h"
+#include "model/plan.h"
 #include "raffia/error.h"
 #include "support/refusal.h"
 #include "support/temporary_directory.h"
@@ -231,7 +232,7 @@ TEST(WeightFile, Int8RowsAreWithinHalfAStepAndComeBackAsTheyWere) {
   EXPECT_EQ(file.at("embedding.weight").dtype, "I8");
   EXPECT_EQ(file.at("embedding.weight_scale").shape, (std::vector<int64_t>{tiny.vocabulary}));
   EXPECT_EQ(file.at("decoder.layers.0.ffn_norm.weight").dtype, "F32");
-  const std::vector<WeightSource> stored = weight_sources(file, "int8");
+  const std::vector<WeightSource> stored = planned_weights(file, plan_of(model.config), "int8");
   EXPECT_EQ(stored.size(), model.weights.size());
   double worst = 0;
   for (const WeightSource& weight : model.weights) {
@@ -265,7 +266,8 @@ TEST(WeightFile, MatricesBeginAtMultiplesOfTheirElements) {
   const auto read = [&numbers](int64_t first_row, std::span<float> rows) {
     std::copy_n(numbers.begin() + first_row, rows.size(), rows.begin());
   };
-  const std::vector<WeightSource> sources = {{"a.weight", {7, 9}, read}, {"norm.weight", {5}, read}, {"b.weight", {3, 1}, read}};
+  const std::vector<WeightSource> sources = {
+      {"a.weight", {7, 9}, read, true}, {"norm.weight", {5}, read}, {"b.weight", {3, 1}, read, true}};
   const TemporaryDirectory directory("weight_file_test");
   for (const WeightType type : {WeightType::f32, WeightType::bf16, WeightType::int8}) {
     const std::filesystem::path path = directory.path() / "x.safetensors";
@@ -279,7 +281,7 @@ TEST(WeightFile, MatricesBeginAtMultiplesOfTheirElements) {
 
 TEST(WeightFile, WeightsThatAreNotFiniteAreRefusedByName) {
   const auto read = [](int64_t, std::span<float> rows) { std::ranges::fill(rows, INFINITY); };
-  const std::vector<WeightSource> sources = {{"a.weight", {2, 2}, read}};
+  const std::vector<WeightSource> sources = {{"a.weight", {2, 2}, read, true}};
   const TemporaryDirectory directory("weight_file_test");
   for (const WeightType type : {WeightType::f32, WeightType::bf16, WeightType::int8}) {
     const std::string said = refusal<InvalidArgument>([&] { write_weights(directory.path() / "x", sources, type); });

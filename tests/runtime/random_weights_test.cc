@@ -4,31 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
 
 #include "golden.h"
 #include "raffia/session.h"
-#include "runtime/graph.h"
 #include "runtime/session_at_depth.h"
 
 namespace raffia {
 namespace {
 
-using runtime::Graph;
 using runtime::random_weights;
-using runtime::TensorShape;
-
-TEST(TensorsOfAModel, AreThoseThatTheTrainerWrites) {
-  for (const std::string& name : golden_names({"lm-", "llama-", "translate-", "classify-", "pairs-", "image-"})) {
-    std::map<std::string, std::vector<int64_t>> listed, stored;
-    for (const TensorShape& tensor : Graph::tensors_of(load_model_config(golden_directory() / name / "config.json"))) {
-      listed[tensor.name] = tensor.shape;
-    }
-    const Safetensors file = Safetensors::open(golden_directory() / name / "model.safetensors");
-    for (const Safetensors::Tensor& tensor : file.tensors()) stored[tensor.name] = tensor.shape;
-    EXPECT_EQ(listed, stored) << name;
-  }
-}
 
 TEST(RandomWeights, AnyTypeMakesAModelThatRuns) {
   const ModelConfig config{.vocabulary = 40, .width = 32, .heads = 2, .layers = 2, .estimators = {parse_estimator("rfa_gate")}};

@@ -127,7 +127,7 @@ TEST(Group, OptionsThatAreNotWhatARankSendsAreRefused) {
     const auto ranks = end_of_ranks(2, {}, [&sent = sent](Group& group) -> std::string {
       if (group.rank() == 1) return group.share("options", sent).front();
       try {
-        require_same_options(group, default_options(TaskKind::lm));
+        require_same_options(group, default_options({Task::lm}));
       } catch (const InvalidArgument& error) {
         return error.what();
       }

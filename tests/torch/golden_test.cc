@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
 
+#include "model/plan.h"
 #include "raffia/model_config.h"
 #include "support/paths.h"
 
@@ -46,6 +48,26 @@ TEST(GoldenModels, DoNotDependOnPaddingNorOnTheBatch) {
         one.emplace_back(name, own);
       }
       EXPECT_LE((golden_logits(*model, one) - logits).abs().max().item<double>(), 2e-5) << "text " << row;
+    }
+  }
+}
+
+// The modules are those of the plan: the same names and shapes, trained or stored.
+TEST(ModulesOfAModel, HaveTheTensorsOfItsPlan) {
+  using Shapes = std::map<std::string, std::vector<int64_t>>;
+  for (const std::string& place : {"golden", "compat/0.1"}) {
+    for (const GoldenCase& golden : golden_cases()) {
+      SCOPED_TRACE(place + "/" + golden.name);
+      const ModelConfig config = load_model_config(golden_directory().parent_path() / place / golden.name / "config.json");
+      Shapes trained, stored, parameters, buffers;
+      for (const TensorPlan& tensor : plan_of(config).tensors) {
+        (tensor.is_trained() ? trained : stored)[tensor.name] = tensor.shape;
+      }
+      const auto model = make_model(config);
+      for (const auto& item : model->named_parameters()) parameters[item.key()] = item.value().sizes().vec();
+      for (const auto& item : model->named_buffers()) buffers[item.key()] = item.value().sizes().vec();
+      EXPECT_EQ(parameters, trained);
+      EXPECT_EQ(buffers, stored);
     }
   }
 }

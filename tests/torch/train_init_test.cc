@@ -56,7 +56,7 @@ class InitialModel : public testing::Test {
 
   static Summary run(const FlagMap& flags, bool resume = false, int64_t stop_after = -1) {
     Watcher watcher(stop_after);
-    TrainOptions options = resolve_options(TaskKind::lm, "", flags, resume, watcher);
+    TrainOptions options = resolve_options({Task::lm}, "", flags, resume, watcher);
     const auto task = make_task(options, options.resume);
     return train(options, *task, watcher, watcher.stop_signal());
   }
@@ -75,7 +75,7 @@ class InitialModel : public testing::Test {
 
 TEST_F(InitialModel, GivesWeightsSizesAndTokenizer) {
   Watcher watcher;
-  TrainOptions options = resolve_options(TaskKind::lm, "", from_base("more"), false, watcher);
+  TrainOptions options = resolve_options({Task::lm}, "", from_base("more"), false, watcher);
   EXPECT_EQ(options.width, 16);
   EXPECT_EQ(options.kv_heads, 2);
   EXPECT_EQ(options.norm, "rms");

@@ -97,7 +97,7 @@ TEST(TrainOptions, DeeplyNestedJsonOfARunIsRefused) {
                   "{\"task\": \"lm\", \"lr\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}");
   Observer observer;
   try {
-    (void)resolve_options(TaskKind::lm, "", {{"out", directory.path().string()}}, true, observer);
+    (void)resolve_options({Task::lm}, "", {{"out", directory.path().string()}}, true, observer);
     FAIL() << "accepted";
   } catch (const FormatError& error) {
     EXPECT_NE(std::string(error.what()).find("options.json: nested deeper than 64 levels"), std::string::npos) << error.what();

@@ -38,14 +38,14 @@ class TrainTask : public testing::Test {
     return flags;
   }
 
-  static Summary run(TaskKind kind, const FlagMap& flags, Watcher& observer) {
+  static Summary run(TrainKind kind, const FlagMap& flags, Watcher& observer) {
     TrainOptions options = resolve_options(kind, "", flags, true, observer);
     const auto task = make_task(options, options.resume);
     return train(options, *task, observer, observer.stop_signal());
   }
 
   // Runs whole and in two parts, which end with the same weights.
-  Summary run_both_ways(TaskKind kind, const FlagMap& more) const {
+  Summary run_both_ways(TrainKind kind, const FlagMap& more) const {
     Watcher never, soon(13);
     const Summary summary = run(kind, tiny("whole", more), never);
     EXPECT_EQ(run(kind, tiny("parts", more), soon).end, End::interrupted);
@@ -80,7 +80,7 @@ TEST_F(TrainTask, ClassifierLearnsWhichWordsAreWhose) {
     lines += "\n";
   }
   const std::string data = directory_.write("texts.tsv", lines).string();
-  const Summary summary = run_both_ways(TaskKind::classify, {{"data", data}, {"test", data}, {"tokenizer", "word"}});
+  const Summary summary = run_both_ways({Task::classify}, {{"data", data}, {"test", data}, {"tokenizer", "word"}});
   EXPECT_GT(metric(summary.valid, "accuracy"), 0.9);
   EXPECT_GT(metric(summary.test, "accuracy"), 0.9);
   EXPECT_EQ(load_classes(directory_.path() / "whole"), (std::vector<std::string>{"bad", "good"}));
@@ -92,10 +92,10 @@ TEST_F(TrainTask, RunThatGoesOnEvaluatesAsItsModelSays) {
   const std::string data = directory_.write("texts.tsv", lines).string();
   const FlagMap flags = tiny("run", {{"data", data}, {"tokenizer", "word"}, {"estimator", "lara:samples=2"}});
   Watcher soon(2);
-  EXPECT_EQ(run(TaskKind::classify, flags, soon).end, End::interrupted);
+  EXPECT_EQ(run({Task::classify}, flags, soon).end, End::interrupted);
   const auto config_of_resumed = [&] {
     Watcher watcher;
-    TrainOptions options = resolve_options(TaskKind::classify, "", flags, true, watcher);
+    TrainOptions options = resolve_options({Task::classify}, "", flags, true, watcher);
     return make_task(options, options.resume)->model().config();
   };
   const fs::path file = directory_.path() / "run" / "config.json";
@@ -120,7 +120,7 @@ TEST_F(TrainTask, TranslatorGetsBetter) {
   directory_.write("pairs.y", targets);
   const std::string data = (directory_.path() / "pairs").string();
   const Summary summary = run_both_ways(
-      TaskKind::translate,
+      {Task::translate},
       {{"data", data}, {"test", data}, {"source", "x"}, {"target", "y"}, {"tokenizer", "word"}, {"label-smoothing", "0"}});
   // An untrained model is at ln 12: 4 special tokens and 8 words.
   EXPECT_LT(metric(summary.valid, "nll"), std::log(12.0) / 2);
@@ -144,7 +144,7 @@ TEST_F(TrainTask, LongPairsAreCountedAndEvaluatedOn) {
                                  {"segment", "16"},
                                  {"steps", "1"}});
   Watcher watcher;
-  TrainOptions options = resolve_options(TaskKind::translate, "", flags, false, watcher);
+  TrainOptions options = resolve_options({Task::translate}, "", flags, false, watcher);
   const auto task = make_task(options, false);
   const std::string said = task->describe();
   EXPECT_EQ(said.find("90 pairs ("), 0U) << said;
@@ -154,7 +154,7 @@ TEST_F(TrainTask, LongPairsAreCountedAndEvaluatedOn) {
   // Positions that are learned end with the segment: what is longer is cut, here and in raffia eval.
   flags["positions"] = "learned";
   flags["out"] += "-learned";
-  TrainOptions learned = resolve_options(TaskKind::translate, "", flags, false, watcher);
+  TrainOptions learned = resolve_options({Task::translate}, "", flags, false, watcher);
   EXPECT_EQ(make_task(learned, false)->evaluate({}).back().first, "bleu");
 }
 
@@ -165,7 +165,7 @@ TEST_F(TrainTask, ColumnsThatAreSwappedAreRefusedShortlyAndLabelColumnReadsThem)
   FlagMap flags = tiny("swapped", {{"data", directory_.write("swapped.tsv", lines).string()}, {"tokenizer", "char"}});
   const auto make = [&] {
     Watcher watcher;
-    TrainOptions options = resolve_options(TaskKind::classify, "", flags, false, watcher);
+    TrainOptions options = resolve_options({Task::classify}, "", flags, false, watcher);
     return make_task(options, false)->describe();
   };
   const std::string refused = refusal<FormatError>([&] { make(); });
@@ -186,14 +186,14 @@ TEST_F(TrainTask, AnotherNumberOfClassesThanTheDataNameIsRefused) {
                        "P5 8 8 255\n" + std::string(64, static_cast<char>(i)));
     }
   }
-  const auto config_of = [&](TaskKind kind, const std::string& data, const std::string& classes, bool goes_on) {
+  const auto config_of = [&](TrainKind kind, const std::string& data, const std::string& classes, bool goes_on) {
     Watcher watcher;
     TrainOptions options = resolve_options(kind, "", tiny("run", {{"data", data}, {"classes", classes}}), false, watcher);
-    if (kind == TaskKind::classify) options.tokenizer = "char";
+    if (kind.task == Task::classify) options.tokenizer = "char";
     return make_task(options, goes_on)->model().config();
   };
-  for (const TaskKind kind : {TaskKind::classify, TaskKind::image}) {
-    const std::string& data = kind == TaskKind::classify ? texts : images;
+  for (const TrainKind kind : {TrainKind{Task::classify}, TrainKind{Task::image}}) {
+    const std::string& data = kind.task == Task::classify ? texts : images;
     for (const char* classes : {"1", "5"}) {
       EXPECT_EQ(
           refusal<InvalidArgument>([&] { config_of(kind, data, classes, false); }),
@@ -202,17 +202,17 @@ TEST_F(TrainTask, AnotherNumberOfClassesThanTheDataNameIsRefused) {
     for (const char* classes : {"0", "2"}) EXPECT_EQ(config_of(kind, data, classes, false).classes, 2);
   }
   // A run that an older version started goes on.
-  EXPECT_EQ(config_of(TaskKind::image, images, "5", true).classes, 5);
+  EXPECT_EQ(config_of({Task::image}, images, "5", true).classes, 5);
 }
 
 TEST_F(TrainTask, RecallReportsAccuracyByPairsAndDistance) {
-  const Summary summary = run_both_ways(TaskKind::recall, {{"pairs", "4"},
-                                                           {"queries", "4"},
-                                                           {"segment", "48"},
-                                                           {"distances", "8,16"},
-                                                           {"eval-distances", "8,16"},
-                                                           {"alphabet", "8"},
-                                                           {"eval-every", "40"}});
+  const Summary summary = run_both_ways(kRecall, {{"pairs", "4"},
+                                                  {"queries", "4"},
+                                                  {"segment", "48"},
+                                                  {"distances", "8,16"},
+                                                  {"eval-distances", "8,16"},
+                                                  {"alphabet", "8"},
+                                                  {"eval-every", "40"}});
   const double chance = 1.0 / (4 + 64 + 8 + 8);
   for (const char* name : {"accuracy_pairs4_distance8", "accuracy_pairs4_distance16", "accuracy_pairs1_distance8"}) {
     EXPECT_GT(metric(summary.valid, name), chance) << name;

@@ -57,7 +57,7 @@ class TrainRun : public testing::Test {
   }
 
   static Summary run(const FlagMap& flags, bool resume, Watcher& watcher) {
-    TrainOptions options = resolve_options(TaskKind::lm, "", flags, resume, watcher);
+    TrainOptions options = resolve_options({Task::lm}, "", flags, resume, watcher);
     const auto task = make_task(options, options.resume);
     return train(options, *task, watcher, watcher.stop_signal());
   }
@@ -415,7 +415,7 @@ TEST_F(TrainRun, UngatedMemoryIsNotCarried) {
 TEST_F(TrainRun, OneProcessAtATime) {
   run(tiny("run"));
   Watcher watcher;
-  TrainOptions options = resolve_options(TaskKind::lm, "", tiny("run"), true, watcher);
+  TrainOptions options = resolve_options({Task::lm}, "", tiny("run"), true, watcher);
   const auto task = make_task(options, true);
   // While a run is under way, another one in the same directory is refused.
   class Second : public Observer {

@@ -23,6 +23,13 @@
 #include "raffia/estimator.h"
 #include "raffia/torch/ops.h"
 
+namespace raffia {
+
+struct AttentionPlan;
+struct MapPlan;
+
+}  // namespace raffia
+
 namespace raffia::nn {
 
 using at::Tensor;
@@ -86,7 +93,7 @@ class SequenceSplit {
 // The feature map of an attention: draws and sigma of the random ones, weight and bias of relu. Nothing for identity and elu.
 class AttentionMapImpl : public torch::nn::Module {
  public:
-  explicit AttentionMapImpl(const AttentionOptions& options);
+  AttentionMapImpl(const AttentionOptions& options, const MapPlan& plan);
   ops::Map tensors(uint32_t draw);  // 0: the stored matrix
   double mean_sigma() const;        // 0 for maps that are not random
 
@@ -139,6 +146,7 @@ class AttentionImpl : public torch::nn::Module {
     Tensor input;             // [B, Tk, E], what the keys were projected from: for gates
     Tensor valid;             // [B, Tk] bool, True: takes part; undefined: all
   };
+  void add_parts(const AttentionPlan& plan);
   void check(const Tensor& query, const Tensor& key, const Tensor& value, const ForwardOptions& options) const;
   Tensor attend(const Heads& heads, AttentionState* state);  // [B, Tq, H, d]
   Tensor gate_logits(const Heads& heads);                    // [B, T, G]

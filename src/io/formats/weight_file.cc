@@ -38,7 +38,6 @@ class Storage {
   void store(const WeightSource& source, WeightType type) {
     const int64_t rows = row_count(source), columns = row_size(source);
     const int64_t block = std::max<int64_t>(1, kBlockFloats / std::max<int64_t>(1, columns));
-    const bool matrix = is_weight_matrix(source.name, source.shape);
     std::vector<float> scales;
     for (int64_t first = 0; first < rows; first += block) {
       const int64_t count = std::min(block, rows - first);
@@ -62,10 +61,10 @@ class Storage {
           file_.write(bytes_of(quantized_));
           break;
       }
-      if (matrix)
+      if (source.is_matrix)
         compare(source, type, std::span(scales).subspan(scales.empty() ? 0 : static_cast<size_t>(first)), count, columns);
     }
-    if (matrix) ++report_.matrices;
+    if (source.is_matrix) ++report_.matrices;
     if (type == WeightType::int8) file_.write(bytes_of(scales));
   }
 
@@ -105,16 +104,12 @@ class Storage {
 
 const char* dtype_of(WeightType type) { return type == WeightType::f32 ? "F32" : type == WeightType::bf16 ? "BF16" : "I8"; }
 
-bool is_weight_matrix(std::string_view name, std::span<const int64_t> shape) {
-  return shape.size() == 2 && name.ends_with(".weight") && !name.ends_with(".positions.weight");
-}
+std::string scale_name(std::string_view matrix) { return std::string(matrix) + std::string(kScale); }
 
 StorageReport write_weights(const std::filesystem::path& path, std::span<const WeightSource> sources, WeightType type,
                             const std::function<void(const WeightSource&)>& progress,
                             const std::map<std::string, std::string>& metadata) {
-  const auto type_of = [type](const WeightSource& source) {
-    return is_weight_matrix(source.name, source.shape) ? type : WeightType::f32;
-  };
+  const auto type_of = [type](const WeightSource& source) { return source.is_matrix ? type : WeightType::f32; };
   // Larger elements first: each begins at a multiple of its size, so that a mapped file needs no copies.
   std::vector<const WeightSource*> ordered;
   for (const WeightSource& source : sources) ordered.push_back(&source);
@@ -124,7 +119,7 @@ StorageReport write_weights(const std::filesystem::path& path, std::span<const W
   for (const WeightSource* source : ordered) {
     const WeightType stored = type_of(*source);
     heads.push_back({source->name, dtype_of(stored), source->shape});
-    if (stored == WeightType::int8) heads.push_back({source->name + std::string(kScale), "F32", {row_count(*source)}});
+    if (stored == WeightType::int8) heads.push_back({scale_name(source->name), "F32", {row_count(*source)}});
   }
   SafetensorsWriter file(path, heads, metadata);
   StorageReport report{.bytes = file.size()};
@@ -158,7 +153,7 @@ std::vector<WeightSource> weight_sources(const Safetensors& file, std::string_vi
         file.read_part(tensor, static_cast<uint64_t>(first_row) * columns, rows);
       };
     } else {
-      const Safetensors::Tensor* scale = file.find(tensor.name + std::string(kScale));
+      const Safetensors::Tensor* scale = file.find(scale_name(tensor.name));
       if (scale == nullptr) refuse(fmt::format("is I8 and there is no \"{}{}\"", tensor.name, kScale));
       const std::vector<int64_t> expected = {row_count(source)};
       if (scale->dtype != "F32" || scale->shape != expected) {

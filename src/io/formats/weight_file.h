@@ -21,13 +21,13 @@ struct WeightSource {
   std::string name;
   std::vector<int64_t> shape;
   std::function<void(int64_t first_row, std::span<float> rows)> read;
+  bool is_matrix = false;  // stored in the type that is asked for; all others are fp32
 };
 
 const char* dtype_of(WeightType type);  // as files name it: "F32", "BF16", "I8"
 
-// True for the tensors that are stored in another type: `weight` of linear layers and embeddings. Norms, biases, positions, maps
-// and convolutions stay fp32.
-bool is_weight_matrix(std::string_view name, std::span<const int64_t> shape);
+// The scales of a matrix that is stored as int8.
+std::string scale_name(std::string_view matrix);
 
 // The error of the stored rows of matrices: |stored - row| / |row|, without rows of zeros.
 struct StorageReport {
@@ -37,14 +37,15 @@ struct StorageReport {
   std::string worst_tensor;  // where
 };
 
-// Writes `name` as F32, BF16, or as I8 with `name`_scale [rows] of F32 beside it, a few rows in memory at a time.
+// Writes matrices as F32, BF16, or as I8 with their scales [rows] of F32 beside them, a few rows in memory at a time.
 // `progress` is called before each tensor is written. Throws IoError, and InvalidArgument for weights that are not finite.
 StorageReport write_weights(const std::filesystem::path& path, std::span<const WeightSource> sources, WeightType type,
                             const std::function<void(const WeightSource&)>& progress = {},
                             const std::map<std::string, std::string>& metadata = {});
 
-// The tensors of a weight file as floats, converted from any stored type; scales are not listed as tensors. `file` must outlive
-// the result. Throws FormatError for types that no model has.
+// The tensors of a weight file as floats, converted from any stored type; scales are not listed as tensors. Which ones are
+// matrices is not known here: see planned_weights(). `file` must outlive the result. Throws FormatError for types that no model
+// has.
 std::vector<WeightSource> weight_sources(const Safetensors& file, std::string_view where);
 
 }  // namespace raffia

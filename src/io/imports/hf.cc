@@ -13,6 +13,7 @@
 #include "io/formats/safetensors.h"
 #include "io/formats/text.h"
 #include "io/imports/hf_tokenizer.h"
+#include "model/plan.h"
 #include "raffia/error.h"
 
 namespace raffia {
@@ -77,8 +78,8 @@ class Shards {
     }
   }
 
-  // This tensor as the source of a weight of ours.
-  WeightSource take(const std::string& name, std::string ours, std::vector<int64_t> shape) {
+  // The tensor `name` as the source of one of ours.
+  WeightSource take(const std::string& name, const TensorPlan& ours) {
     const auto found = tensors_.find(name);
     if (found == tensors_.end()) throw FormatError(fmt::format("{}: no tensor \"{}\", expected one", where_, name));
     const Entry& entry = found->second;
@@ -86,13 +87,15 @@ class Shards {
       throw FormatError(fmt::format("{}: tensor \"{}\" {}", entry.path.string(), name, what));
     };
     const Safetensors::Tensor& tensor = *entry.tensor;
-    if (tensor.shape != shape) refuse(fmt::format("has shape {}, expected {}", to_string(tensor.shape), to_string(shape)));
+    if (tensor.shape != ours.shape) {
+      refuse(fmt::format("has shape {}, expected {}", to_string(tensor.shape), to_string(ours.shape)));
+    }
     if (tensor.dtype != "F32" && tensor.dtype != "F16" && tensor.dtype != "BF16") {
       refuse(fmt::format("is {}, expected F32, F16 or BF16", tensor.dtype));
     }
-    if (is_weight_matrix(ours, shape) && tensor.dtype != "BF16") all_bf16_ = false;
-    const uint64_t columns = shape.size() == 2 ? static_cast<uint64_t>(shape[1]) : 1;
-    WeightSource source{.name = std::move(ours), .shape = std::move(shape), .read = {}};
+    if (ours.is_matrix() && tensor.dtype != "BF16") all_bf16_ = false;
+    const uint64_t columns = ours.shape.size() == 2 ? static_cast<uint64_t>(ours.shape[1]) : 1;
+    WeightSource source{.name = ours.name, .shape = ours.shape, .read = {}, .is_matrix = ours.is_matrix()};
     source.read = [file = entry.file, &tensor, columns](int64_t first_row, std::span<float> rows) {
       file->read_part(tensor, static_cast<uint64_t>(first_row) * columns, rows);
     };
@@ -134,36 +137,30 @@ class Shards {
   bool all_bf16_ = true;
 };
 
+// A tensor of ours as those files call it.
+std::string their_name(std::string_view ours) {
+  constexpr std::pair<std::string_view, std::string_view> kParts[] = {{"embedding.", "model.embed_tokens."},
+                                                                      {"output.", "lm_head."},
+                                                                      {"decoder.", "model."},
+                                                                      {".attention.out_proj.", ".self_attn.o_proj."},
+                                                                      {".attention.", ".self_attn."},
+                                                                      {".attention_norm.", ".input_layernorm."},
+                                                                      {".ffn_norm.", ".post_attention_layernorm."},
+                                                                      {".ffn_gate.", ".mlp.gate_proj."},
+                                                                      {".ffn_up.", ".mlp.up_proj."},
+                                                                      {".ffn_down.", ".mlp.down_proj."}};
+  std::string name(ours);
+  for (const auto& [from, to] : kParts) {
+    if (const size_t at = name.find(from); at != std::string::npos) name.replace(at, from.size(), to);
+  }
+  return name;
+}
+
 std::vector<WeightSource> llama_weights(Shards& shards, const ModelConfig& config) {
-  const int64_t width = config.width, keys = config.key_heads() * config.head_dim(), ffn = config.ffn_width();
+  const ModelPlan plan = plan_of(config);
   std::vector<WeightSource> weights;
-  weights.push_back(shards.take("model.embed_tokens.weight", "embedding.weight", {config.vocabulary, width}));
-  struct Part {
-    const char* theirs;
-    const char* ours;
-    std::vector<int64_t> shape;
-  };
-  const std::vector<Part> parts = {{"input_layernorm", "attention_norm", {width}},
-                                   {"self_attn.q_proj", "attention.q_proj", {width, width}},
-                                   {"self_attn.k_proj", "attention.k_proj", {keys, width}},
-                                   {"self_attn.v_proj", "attention.v_proj", {keys, width}},
-                                   {"self_attn.o_proj", "attention.out_proj", {width, width}},
-                                   {"post_attention_layernorm", "ffn_norm", {width}},
-                                   {"mlp.gate_proj", "ffn_gate", {ffn, width}},
-                                   {"mlp.up_proj", "ffn_up", {ffn, width}},
-                                   {"mlp.down_proj", "ffn_down", {width, ffn}}};
-  for (int64_t i = 0; i < config.layers; ++i) {
-    for (const Part& part : parts) {
-      weights.push_back(shards.take(fmt::format("model.layers.{}.{}.weight", i, part.theirs),
-                                    fmt::format("decoder.layers.{}.{}.weight", i, part.ours), part.shape));
-    }
-  }
-  weights.push_back(shards.take("model.norm.weight", "decoder.norm.weight", {width}));
-  if (config.tied) {
-    shards.drop("lm_head.weight");  // some files hold the embedding twice
-  } else {
-    weights.push_back(shards.take("lm_head.weight", "output.weight", {config.vocabulary, width}));
-  }
+  for (const TensorPlan& tensor : plan.tensors) weights.push_back(shards.take(their_name(tensor.name), tensor));
+  if (!plan.output) shards.drop("lm_head.weight");  // some files hold the embedding twice
   shards.expect_no_more();
   return weights;
 }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "io/formats/text.h"
+#include "model/plan.h"
 #include "raffia/error.h"
 
 namespace raffia {
@@ -79,7 +80,8 @@ class TensorLayout {
   void skip(int64_t floats) { at_ += static_cast<uint64_t>(floats) * sizeof(float); }
 
   // `turned_heads`: rows of so many heads whose pairs (2 i, 2 i + 1) turn together; ours are (i, i + d / 2).
-  void add(std::string name, std::vector<int64_t> shape, int64_t turned_heads = 0) {
+  void add(const TensorPlan& tensor, int64_t turned_heads = 0) {
+    const std::vector<int64_t>& shape = tensor.shape;
     const int64_t columns = shape.size() == 2 ? shape[1] : 1;
     const int64_t head = turned_heads == 0 ? 0 : shape[0] / turned_heads;
     const auto read = [&source = source_, at = at_, columns, head](int64_t first_row, std::span<float> rows) {
@@ -93,7 +95,7 @@ class TensorLayout {
       }
     };
     skip(shape[0] * columns);
-    tensors_.push_back({std::move(name), std::move(shape), read});
+    tensors_.push_back({.name = tensor.name, .shape = shape, .read = read, .is_matrix = tensor.is_matrix()});
   }
 
   uint64_t end() const { return at_; }
@@ -111,26 +113,31 @@ ImportedModel llama2c_model(const ByteSource& source) {
   const Sizes sizes = read_sizes(source);
   // The checks of a config bound the number of weights: offsets stay far below 2^63.
   ImportedModel model{.config = config_of(sizes, source.name()), .weights = {}};
-  const int64_t width = sizes.width, ffn = sizes.ffn, head = width / sizes.heads, keys = sizes.kv_heads * head;
+  const ModelPlan plan = plan_of(model.config);
 
   TensorLayout layout(source, kHeaderBytes);
-  const auto add_layers = [&](const char* name, const std::vector<int64_t>& shape, int64_t turned_heads = 0) {
-    for (int64_t i = 0; i < sizes.layers; ++i)
-      layout.add(fmt::format("decoder.layers.{}.{}.weight", i, name), shape, turned_heads);
+  const auto add_layers = [&](const auto& tensor_of, int64_t turned_heads = 0) {
+    for (const LayerPlan& layer : plan.decoder->layers) layout.add(tensor_of(layer), turned_heads);
   };
-  layout.add("embedding.weight", {sizes.vocabulary, width});
-  add_layers("attention_norm", {width});
-  add_layers("attention.q_proj", {width, width}, sizes.heads);
-  add_layers("attention.k_proj", {keys, width}, sizes.kv_heads);
-  add_layers("attention.v_proj", {keys, width});
-  add_layers("attention.out_proj", {width, width});
-  add_layers("ffn_norm", {width});
-  add_layers("ffn_gate", {ffn, width});
-  add_layers("ffn_down", {width, ffn});
-  add_layers("ffn_up", {ffn, width});
-  layout.add("decoder.norm.weight", {width});
-  layout.skip(sizes.length * head);  // cosines and sines, which follow from the sizes
-  if (!sizes.tied) layout.add("output.weight", {sizes.vocabulary, width});
+  const auto add_linear = [&](LinearLayerPlan LayerPlan::*part) {
+    add_layers([part](const LayerPlan& layer) { return (layer.*part).weight; });
+  };
+  const auto add_projection = [&](LinearLayerPlan AttentionPlan::*part, int64_t turned_heads = 0) {
+    add_layers([part](const LayerPlan& layer) { return (layer.attention.*part).weight; }, turned_heads);
+  };
+  layout.add(plan.embedding->weight);
+  add_layers([](const LayerPlan& layer) { return layer.attention_norm.weight; });
+  add_projection(&AttentionPlan::q, sizes.heads);
+  add_projection(&AttentionPlan::k, sizes.kv_heads);
+  add_projection(&AttentionPlan::v);
+  add_projection(&AttentionPlan::out);
+  add_layers([](const LayerPlan& layer) { return layer.ffn_norm.weight; });
+  add_layers([](const LayerPlan& layer) { return layer.ffn_gate->weight; });
+  add_linear(&LayerPlan::ffn_down);
+  add_linear(&LayerPlan::ffn_up);
+  layout.add(plan.decoder->norm.weight);
+  layout.skip(sizes.length * model.config.head_dim());  // cosines and sines, which follow from the sizes
+  if (plan.output) layout.add(plan.output->weight);
 
   if (layout.end() != source.size()) {
     throw FormatError(fmt::format("{}: {} bytes, expected {} (from its sizes): {}", source.name(), grouped(source.size()),

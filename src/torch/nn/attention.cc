@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "estimators/registry.h"
+#include "model/plan.h"
 #include "raffia/torch/nn.h"
 #include "torch/estimators/registry.h"
 #include "torch/nn/pieces.h"
@@ -52,7 +53,7 @@ AttentionImpl::AttentionImpl(const AttentionOptions& options) : options_(options
   const Estimator& estimator = options.estimator;
   require(heads >= 1 && width >= 1 && width % heads == 0,
           "Attention: embed_dim is {} and num_heads {}, expected a positive multiple of the number of heads", width, heads);
-  const int64_t key_heads = options.key_heads(), key_width = key_heads * head_dim();
+  const int64_t key_heads = options.key_heads();
   require(key_heads >= 1 && heads % key_heads == 0,
           "Attention: num_kv_heads is {}, expected a divisor of the {} heads, or 0 for the same number", options.num_kv_heads,
           heads);
@@ -66,30 +67,36 @@ AttentionImpl::AttentionImpl(const AttentionOptions& options) : options_(options
   require(options.pool >= 0, "Attention: pool is {}, expected 0 or more", options.pool);
   require(estimator.layer == 0 && estimator.draw == 0,
           "Attention: {} sets layer or draw, expected neither (use AttentionOptions::layer and redraw())", to_string(estimator));
-  q_proj_ = register_module("q_proj", make_linear(width, width, options.bias));
-  k_proj_ = register_module("k_proj", make_linear(width, key_width, options.bias));
-  v_proj_ = register_module("v_proj", make_linear(width, key_width, options.bias));
-  out_proj_ = register_module("out_proj", make_linear(width, width, options.bias));
-  if (options.conv > 0) {
-    const auto identity = [&](int64_t columns) {
-      Tensor taps = at::zeros({columns, options.conv});
-      taps.select(1, options.conv - 1).fill_(1);
-      return taps;
-    };
-    conv_q_ = register_parameter("conv_q", identity(width));
-    conv_k_ = register_parameter("conv_k", identity(key_width));
-    conv_v_ = register_parameter("conv_v", identity(key_width));
-  }
-  if (options.head_norm) head_norm_ = register_parameter("head_norm", at::ones({heads, head_dim()}));
-  if (traits_.has_map) map_ = register_module("map", AttentionMap(options));
-  if (traits_.is_gated) {
-    gate_ = register_module("gate", torch::nn::Linear(width, key_heads));
+  add_parts(plan_attention("", settings_of(options)));
+}
+
+void AttentionImpl::add_parts(const AttentionPlan& plan) {
+  const auto add_tensor = [this](const std::optional<TensorPlan>& tensor, auto&& start) {
+    return tensor ? register_parameter(own_name(tensor->name), start(*tensor)) : Tensor();
+  };
+  // The last tap is the token itself.
+  const auto identity = [](const TensorPlan& tensor) {
+    Tensor taps = at::zeros(tensor.shape);
+    taps.select(1, taps.size(1) - 1).fill_(1);
+    return taps;
+  };
+  q_proj_ = add_module(*this, plan.q, make_linear(plan.q));
+  k_proj_ = add_module(*this, plan.k, make_linear(plan.k));
+  v_proj_ = add_module(*this, plan.v, make_linear(plan.v));
+  out_proj_ = add_module(*this, plan.out, make_linear(plan.out));
+  conv_q_ = add_tensor(plan.conv_q, identity);
+  conv_k_ = add_tensor(plan.conv_k, identity);
+  conv_v_ = add_tensor(plan.conv_v, identity);
+  head_norm_ = add_tensor(plan.head_norm_weight, [](const TensorPlan& tensor) { return at::ones(tensor.shape); });
+  if (plan.map) map_ = add_module(*this, *plan.map, AttentionMap(options_, *plan.map));
+  if (plan.gate) {
+    gate_ = add_module(*this, *plan.gate, torch::nn::Linear(plan.gate->in(), plan.gate->out()));
     torch::nn::init::zeros_(gate_->weight);
     const at::NoGradGuard no_grad;
-    gate_->bias.copy_(bias_of_spans(key_heads, options.span_min > 0 ? options.span_min : traits_.span_min,
-                                    options.span_max > 0 ? options.span_max : traits_.span_max));
+    gate_->bias.copy_(bias_of_spans(plan.key_heads, plan.span_min > 0 ? plan.span_min : traits_.span_min,
+                                    plan.span_max > 0 ? plan.span_max : traits_.span_max));
   }
-  if (traits_.blends) log_scale_ = register_parameter("log_scale", at::full({heads}, -2.0));
+  log_scale_ = add_tensor(plan.log_scale, [](const TensorPlan& tensor) { return at::full(tensor.shape, -2.0); });
 }
 
 void AttentionImpl::check(const Tensor& query, const Tensor& key, const Tensor& value, const ForwardOptions& options) const {

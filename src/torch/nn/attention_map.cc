@@ -1,39 +1,26 @@
 // Feature maps as modules: parameters, stored buffers, and the draws of training.
 #include <cmath>
 
-#include "core/check.h"
+#include "model/plan.h"
 #include "raffia/random.h"
 #include "raffia/torch/nn.h"
 
 namespace raffia::nn {
-namespace {
-
-int64_t rows_of(const AttentionOptions& options) { return options.estimator.samples.value_or(64); }
-
-}  // namespace
-
-AttentionMapImpl::AttentionMapImpl(const AttentionOptions& options) : options_(options), kind_(options.estimator.map) {
-  const int64_t heads = options.key_heads(), dim = options.head_dim(), rows = rows_of(options);
-  switch (kind_) {
-    case MapKind::identity:
-    case MapKind::elu:
-      return;
-    case MapKind::relu:
-      weight_ = register_parameter("weight", at::randn({heads, rows, dim}) / std::sqrt(static_cast<double>(dim)));
-      bias_ = register_parameter("bias", at::zeros({heads, rows}));
-      return;
-    case MapKind::trig:
-    case MapKind::arccos:
-    case MapKind::positive:
-    case MapKind::positive2:
-      draws_ = register_buffer("draws", drawn(0));
-      if (options.learned_sigma) sigma_ = register_parameter("sigma", at::ones({heads, dim}));
-      return;
+AttentionMapImpl::AttentionMapImpl(const AttentionOptions& options, const MapPlan& plan) : options_(options), kind_(plan.kind) {
+  if (plan.weight) {
+    const auto dim = static_cast<double>(plan.weight->shape[2]);
+    weight_ = register_parameter(own_name(plan.weight->name), at::randn(plan.weight->shape) / std::sqrt(dim));
   }
+  if (plan.bias) bias_ = register_parameter(own_name(plan.bias->name), at::zeros(plan.bias->shape));
+  if (plan.draws) {
+    draws_ = register_buffer(own_name(plan.draws->name), at::empty(plan.draws->shape, at::kFloat));
+    draws_.copy_(drawn(0));
+  }
+  if (plan.sigma) sigma_ = register_parameter(own_name(plan.sigma->name), at::ones(plan.sigma->shape));
 }
 
 Tensor AttentionMapImpl::drawn(uint32_t draw) const {
-  const int64_t heads = options_.key_heads(), dim = options_.head_dim(), rows = rows_of(options_);
+  const int64_t heads = draws_.size(0), rows = draws_.size(1), dim = draws_.size(2);
   const Tensor all = at::empty({heads, rows, dim}, at::kFloat);
   for (int64_t head = 0; head < heads; ++head) {
     const StreamKey key{options_.estimator.seed, options_.layer, static_cast<uint32_t>(head), draw};

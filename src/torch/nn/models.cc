@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <torch/nn/init.h>
 
 #include "core/check.h"
 #include "raffia/tokenizer.h"
@@ -11,25 +10,18 @@
 namespace raffia::nn {
 namespace {
 
-torch::nn::Embedding make_embedding(const ModelConfig& config) {
-  torch::nn::Embedding embedding(config.vocabulary, config.width);
-  torch::nn::init::normal_(embedding->weight, 0, kInitialDeviation);
-  return embedding;
+void check_stream(const Estimator& estimator) {
+  require(estimator.layer == 0 && estimator.draw == 0,
+          "Model: {} sets layer or draw, expected neither (attentions are numbered, and redraw() sets the draw)",
+          to_string(estimator));
 }
-
-torch::nn::Linear make_output(const ModelConfig& config) { return make_linear(config.width, config.vocabulary, false); }
-
-// The output matrix: [vocabulary, E].
-const Tensor& output_matrix(const torch::nn::Embedding& embedding, const torch::nn::Linear& output) {
-  return output.is_empty() ? embedding->weight : output->weight;
-}
-
-int64_t learned_positions(const ModelConfig& config) { return config.positions == Positions::learned ? config.max_length : 0; }
 
 // A config made in memory is checked like one from a file.
 const ModelConfig& checked(const ModelConfig& config, Task task) {
   require(config.task == task, "Model: the config is for {}, expected {}", name_of(config.task), name_of(task));
   config.check("Model");
+  for (const Estimator& estimator : config.estimators) check_stream(estimator);
+  check_stream(config.cross);
   return config;
 }
 
@@ -53,6 +45,18 @@ Tensor mean_over_tokens(const Tensor& x, const Tensor& padding) {
 }
 
 }  // namespace
+
+ModelImpl::ModelImpl(const ModelConfig& config, Task task) : config_(checked(config, task)) {
+  const ModelPlan plan = plan_of(config);
+  if (plan.embedding) embedding_ = add_module(*this, *plan.embedding, make_table(*plan.embedding));
+  if (plan.patches) patches_ = add_module(*this, *plan.patches, make_linear(*plan.patches));
+  if (plan.encoder) encoder_ = add_module(*this, *plan.encoder, Stack(*plan.encoder));
+  if (plan.decoder) decoder_ = add_module(*this, *plan.decoder, Stack(*plan.decoder));
+  if (plan.output) output_ = add_module(*this, *plan.output, make_linear(*plan.output));
+  if (plan.head) head_ = add_module(*this, *plan.head, make_linear(*plan.head));
+}
+
+const Tensor& ModelImpl::output_matrix() const { return output_.is_empty() ? embedding_->weight : output_->weight; }
 
 std::vector<std::shared_ptr<AttentionImpl>> ModelImpl::attentions() const {
   std::vector<std::shared_ptr<AttentionImpl>> found;
@@ -81,32 +85,14 @@ void ModelImpl::split_sequence(const std::shared_ptr<SequenceSplit>& split) {
   }
 }
 
-LanguageModelImpl::LanguageModelImpl(const ModelConfig& config) : ModelImpl(checked(config, Task::lm)) {
-  embedding_ = register_module("embedding", make_embedding(config));
-  decoder_ =
-      register_module("decoder", Stack(config, StackOptions{.causal = true, .learned_positions = learned_positions(config)}));
-  if (!config.tied) output_ = register_module("output", make_output(config));
-}
-
 Tensor LanguageModelImpl::hidden(const Tensor& ids, ModelState* state) {
   check_ids("ids", ids);
   return decoder_(embedding_(ids), Surroundings{}, state);
 }
 
-Tensor LanguageModelImpl::logits(const Tensor& hidden) { return torch::linear(hidden, output_matrix(embedding_, output_)); }
+Tensor LanguageModelImpl::logits(const Tensor& hidden) { return torch::linear(hidden, output_matrix()); }
 
 Tensor LanguageModelImpl::forward(const Tensor& ids, ModelState* state) { return logits(hidden(ids, state)); }
-
-TranslatorImpl::TranslatorImpl(const ModelConfig& config) : ModelImpl(checked(config, Task::translate)) {
-  const int64_t positions = learned_positions(config);
-  embedding_ = register_module("embedding", make_embedding(config));
-  encoder_ = register_module("encoder", Stack(config, StackOptions{.learned_positions = positions}));
-  decoder_ = register_module("decoder", Stack(config, StackOptions{.causal = true,
-                                                                   .cross = true,
-                                                                   .learned_positions = positions,
-                                                                   .first_layer = static_cast<uint32_t>(config.layers)}));
-  if (!config.tied) output_ = register_module("output", make_output(config));
-}
 
 Tensor TranslatorImpl::encode(const Tensor& source) {
   check_ids("source", source);
@@ -118,16 +104,10 @@ Tensor TranslatorImpl::decode(const Tensor& target, const Tensor& encoded, const
   check_ids("source", source);
   // Padding of targets comes after their tokens, which never see it.
   const Surroundings around{.context = encoded, .context_padding = padding_of(source)};
-  return torch::linear(decoder_(embedding_(target), around, state), output_matrix(embedding_, output_));
+  return torch::linear(decoder_(embedding_(target), around, state), output_matrix());
 }
 
 Tensor TranslatorImpl::forward(const Tensor& source, const Tensor& target) { return decode(target, encode(source), source); }
-
-ClassifierImpl::ClassifierImpl(const ModelConfig& config) : ModelImpl(checked(config, Task::classify)) {
-  embedding_ = register_module("embedding", make_embedding(config));
-  encoder_ = register_module("encoder", Stack(config, StackOptions{.learned_positions = learned_positions(config)}));
-  head_ = register_module("head", make_linear(config.pairs ? 4 * config.width : config.width, config.classes));
-}
 
 Tensor ClassifierImpl::mean(const Tensor& ids) {
   check_ids("ids", ids);
@@ -144,13 +124,6 @@ Tensor ClassifierImpl::forward(const Tensor& first, const Tensor& second) {
   require(config_.pairs, "Model: two texts are given, expected one (config.pairs is false)");
   const Tensor a = mean(first), b = mean(second);
   return head_(at::cat({a, b, a * b, a - b}, 1));
-}
-
-ImageClassifierImpl::ImageClassifierImpl(const ModelConfig& config) : ModelImpl(checked(config, Task::image)) {
-  const int64_t side = config.image_size / config.patch;
-  patches_ = register_module("patches", make_linear(config.channels * config.patch * config.patch, config.width));
-  encoder_ = register_module("encoder", Stack(config, StackOptions{.learned_positions = side * side}));
-  head_ = register_module("head", make_linear(config.width, config.classes));
 }
 
 Tensor ImageClassifierImpl::forward(const Tensor& pixels) {

@@ -17,7 +17,6 @@ namespace raffia::nn {
 // The base class of all models.
 class ModelImpl : public torch::nn::Module {
  public:
-  explicit ModelImpl(const ModelConfig& config) : config_(config) {}
   const ModelConfig& config() const { return config_; }
 
   void redraw(uint64_t draw);                                      // of every attention: see AttentionImpl::redraw
@@ -28,66 +27,56 @@ class ModelImpl : public torch::nn::Module {
   void split_sequence(const std::shared_ptr<SequenceSplit>& split);
 
  protected:
+  // All parts that the plan of such a model has; throws if the config is for another task.
+  ModelImpl(const ModelConfig& config, Task task);
+
+  const Tensor& output_matrix() const;  // [vocabulary, E]
+
   ModelConfig config_;
+  torch::nn::Embedding embedding_ = nullptr;
+  torch::nn::Linear patches_ = nullptr;
+  Stack encoder_ = nullptr, decoder_ = nullptr;
+  torch::nn::Linear output_ = nullptr, head_ = nullptr;
 };
 
 // ids [B, T] int64 -> logits [B, T, vocabulary]; the output matrix is tied to the embeddings or separate.
 class LanguageModelImpl : public ModelImpl {
  public:
-  explicit LanguageModelImpl(const ModelConfig& config);
+  explicit LanguageModelImpl(const ModelConfig& config) : ModelImpl(config, Task::lm) {}
   Tensor forward(const Tensor& ids, ModelState* state = nullptr);
   // The same before the output projection, [B, T, E]: losses may compute logits in parts.
   Tensor hidden(const Tensor& ids, ModelState* state = nullptr);
   Tensor logits(const Tensor& hidden);
-
- private:
-  torch::nn::Embedding embedding_ = nullptr;
-  torch::nn::Linear output_ = nullptr;  // if embeddings are not tied
-  Stack decoder_ = nullptr;
 };
 
 // source [B, S], target [B, T] (shifted right) -> logits [B, T, vocabulary]. Padding is Tokenizer::kPad; in targets it comes
 // last.
 class TranslatorImpl : public ModelImpl {
  public:
-  explicit TranslatorImpl(const ModelConfig& config);
+  explicit TranslatorImpl(const ModelConfig& config) : ModelImpl(config, Task::translate) {}
   Tensor encode(const Tensor& source);  // [B, S, E]
   // With a state: `target` continues the tokens of earlier calls.
   Tensor decode(const Tensor& target, const Tensor& encoded, const Tensor& source, ModelState* state = nullptr);
   Tensor forward(const Tensor& source, const Tensor& target);
-
- private:
-  torch::nn::Embedding embedding_ = nullptr;
-  torch::nn::Linear output_ = nullptr;  // if embeddings are not tied
-  Stack encoder_ = nullptr, decoder_ = nullptr;
 };
 
 // ids [B, T] -> logits [B, classes]: mean over tokens, without padding (Tokenizer::kPad). With config.pairs, ids of both texts:
 // [B, T] each, and the features of a pair are [a, b, a o b, a - b].
 class ClassifierImpl : public ModelImpl {
  public:
-  explicit ClassifierImpl(const ModelConfig& config);
+  explicit ClassifierImpl(const ModelConfig& config) : ModelImpl(config, Task::classify) {}
   Tensor forward(const Tensor& ids);
   Tensor forward(const Tensor& first, const Tensor& second);
 
  private:
   Tensor mean(const Tensor& ids);  // [B, E]
-
-  torch::nn::Embedding embedding_ = nullptr;
-  Stack encoder_ = nullptr;
-  torch::nn::Linear head_ = nullptr;
 };
 
 // pixels [B, channels, size, size], 0..1 -> logits [B, classes].
 class ImageClassifierImpl : public ModelImpl {
  public:
-  explicit ImageClassifierImpl(const ModelConfig& config);
+  explicit ImageClassifierImpl(const ModelConfig& config) : ModelImpl(config, Task::image) {}
   Tensor forward(const Tensor& pixels);
-
- private:
-  torch::nn::Linear patches_ = nullptr;
-  Stack encoder_ = nullptr;
-  torch::nn::Linear head_ = nullptr;
 };
 
 std::shared_ptr<ModelImpl> make_model(const ModelConfig& config);

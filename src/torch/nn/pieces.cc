@@ -6,11 +6,56 @@
 
 namespace raffia::nn {
 
-torch::nn::Linear make_linear(int64_t in, int64_t out, bool bias) {
-  torch::nn::Linear linear(torch::nn::LinearOptions(in, out).bias(bias));
+torch::nn::Linear make_linear(const LinearLayerPlan& plan) {
+  torch::nn::Linear linear(torch::nn::LinearOptions(plan.in(), plan.out()).bias(plan.bias.has_value()));
   torch::nn::init::normal_(linear->weight, 0, kInitialDeviation);
-  if (bias) torch::nn::init::zeros_(linear->bias);
+  if (plan.bias) torch::nn::init::zeros_(linear->bias);
   return linear;
+}
+
+torch::nn::Embedding make_table(const TablePlan& plan) {
+  torch::nn::Embedding table(plan.rows(), plan.width());
+  torch::nn::init::normal_(table->weight, 0, kInitialDeviation);
+  return table;
+}
+
+AttentionOptions options_of(const AttentionPlan& plan) {
+  AttentionOptions options{.embed_dim = plan.width,
+                           .num_heads = plan.heads,
+                           .num_kv_heads = plan.key_heads,
+                           .estimator = plan.estimator,
+                           .causal = plan.causal,
+                           .bias = plan.bias,
+                           .rotary = plan.rotary,
+                           .rotary_base = plan.rotary_base,
+                           .conv = plan.conv,
+                           .head_norm = plan.head_norm,
+                           .learned_sigma = plan.learned_sigma,
+                           .pool = plan.pool,
+                           .span_min = plan.span_min,
+                           .span_max = plan.span_max,
+                           .layer = plan.estimator.layer};
+  options.estimator.layer = 0;
+  return options;
+}
+
+AttentionSettings settings_of(const AttentionOptions& options) {
+  AttentionSettings settings{.width = options.embed_dim,
+                             .heads = options.num_heads,
+                             .key_heads = options.key_heads(),
+                             .estimator = options.estimator,
+                             .causal = options.causal,
+                             .bias = options.bias,
+                             .rotary = options.rotary,
+                             .rotary_base = options.rotary_base,
+                             .conv = options.conv,
+                             .head_norm = options.head_norm,
+                             .learned_sigma = options.learned_sigma,
+                             .pool = options.pool,
+                             .span_min = options.span_min,
+                             .span_max = options.span_max};
+  settings.estimator.layer = options.layer;
+  return settings;
 }
 
 Rotary::Rotary(int64_t position, int64_t length, int64_t dim, double base, const Tensor& like) {
@@ -45,9 +90,9 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon) {
   return (wide * scale * weight).to(x.scalar_type());
 }
 
-NormImpl::NormImpl(int64_t width, raffia::Norm kind, double epsilon)
-    : epsilon_(epsilon), weight_(register_parameter("weight", at::ones({width}))) {
-  if (kind == raffia::Norm::layer) bias_ = register_parameter("bias", at::zeros({width}));
+NormImpl::NormImpl(const NormPlan& plan)
+    : epsilon_(plan.eps), weight_(register_parameter(own_name(plan.weight.name), at::ones(plan.weight.shape))) {
+  if (plan.bias) bias_ = register_parameter(own_name(plan.bias->name), at::zeros(plan.bias->shape));
 }
 
 Tensor NormImpl::forward(const Tensor& x) {

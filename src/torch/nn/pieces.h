@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "raffia/model_config.h"
+#include "model/plan.h"
 #include "raffia/torch/nn.h"
 #include "torch/libtorch.h"
 
@@ -14,7 +14,20 @@ namespace raffia::nn {
 constexpr double kInitialDeviation = 0.02;
 
 // A linear layer with weights of this deviation and bias 0.
-torch::nn::Linear make_linear(int64_t in, int64_t out, bool bias = true);
+torch::nn::Linear make_linear(const LinearLayerPlan& plan);
+
+// Rows of this deviation.
+torch::nn::Embedding make_table(const TablePlan& plan);
+
+// Adds a part of a model to the module that owns it, by its name in the plan.
+template <typename Plan, typename Part>
+Part add_module(torch::nn::Module& owner, const Plan& plan, const Part& part) {
+  return owner.register_module(own_name(plan.name), part);
+}
+
+// The same choices as a module has them and as a plan has them.
+AttentionOptions options_of(const AttentionPlan& plan);
+AttentionSettings settings_of(const AttentionOptions& options);
 
 // Rotary positions: x [B, T, H, d], T up to `length`, d even, token t at `position` + t. Pairs are (i, i + d / 2) and turn by
 // angle (position + t) base^(-2 i / d).
@@ -38,7 +51,7 @@ constexpr double kHeadNormEpsilon = 1e-6;
 // The norm of a layer, x [B, T, E]: layer norm with weight and bias, or RMS norm with a weight.
 class NormImpl : public torch::nn::Module {
  public:
-  NormImpl(int64_t width, raffia::Norm kind, double epsilon);
+  explicit NormImpl(const NormPlan& plan);
   Tensor forward(const Tensor& x);
 
  private:

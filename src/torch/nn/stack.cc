@@ -12,57 +12,32 @@
 namespace raffia::nn {
 namespace {
 
-AttentionOptions attention_options(const ModelConfig& config, const Estimator& estimator, bool causal, uint32_t layer) {
-  AttentionOptions options{.embed_dim = config.width,
-                           .num_heads = config.heads,
-                           .num_kv_heads = config.kv_heads,
-                           .estimator = estimator,
-                           .causal = causal,
-                           .bias = config.bias,
-                           .rotary = config.positions == Positions::rotary && config.task != Task::image,
-                           .rotary_base = config.rotary_base,
-                           .conv = causal ? config.conv : 0,
-                           .head_norm = config.head_norm,
-                           .learned_sigma = config.learned_sigma,
-                           .pool = config.pool,
-                           .span_min = config.span_min,
-                           .span_max = config.span_max,
-                           .layer = layer};
-  // An estimator with its own seed keeps it.
-  if (options.estimator.seed == 0) options.estimator.seed = config.seed;
-  return options;
-}
-
 // Branches that add to the residual stream have smaller initial weights, so that their sum does not grow with depth.
-void shrink(torch::nn::Module& attention_or_ffn, const std::string& linear, double factor) {
+void shrink(torch::nn::Module& owner, const LinearLayerPlan& plan, double factor) {
   const at::NoGradGuard no_grad;
-  attention_or_ffn.named_parameters()[linear + ".weight"].mul_(factor);
+  owner.named_parameters()[own_name(plan.name) + ".weight"].mul_(factor);
 }
-
-Norm make_norm(const ModelConfig& config) { return Norm(config.width, config.norm, config.norm_eps); }
 
 }  // namespace
 
-LayerImpl::LayerImpl(const ModelConfig& config, const Estimator& estimator, const StackOptions& options, uint32_t layer)
-    : dropout_(config.dropout), attention_norm_(make_norm(config)), ffn_norm_(make_norm(config)) {
-  const double branches = static_cast<double>(config.layers) * (options.cross ? 3 : 2);
-  register_module("attention_norm", attention_norm_);
-  attention_ = register_module("attention", make_attention(attention_options(config, estimator, options.causal, layer)));
-  shrink(*attention_, "out_proj", 1 / std::sqrt(branches));
-  if (options.cross) {
-    AttentionOptions cross = attention_options(config, config.cross, false, layer + 1);
-    cross.rotary = false;  // positions in different texts cannot be compared
-    cross_norm_ = register_module("cross_norm", make_norm(config));
-    cross_ = register_module("cross", make_attention(cross));
-    shrink(*cross_, "out_proj", 1 / std::sqrt(branches));
+LayerImpl::LayerImpl(const LayerPlan& plan, const StackPlan& stack)
+    : dropout_(stack.dropout), attention_norm_(add_module(*this, plan.attention_norm, Norm(plan.attention_norm))) {
+  const double factor = 1 / std::sqrt(static_cast<double>(stack.branches()));
+  const auto attend = [&](const AttentionPlan& attention) {
+    Attention made = add_module(*this, attention, make_attention(options_of(attention)));
+    shrink(*made, attention.out, factor);
+    return made;
+  };
+  attention_ = attend(plan.attention);
+  if (plan.cross) {
+    cross_norm_ = add_module(*this, *plan.cross_norm, Norm(*plan.cross_norm));
+    cross_ = attend(*plan.cross);
   }
-  register_module("ffn_norm", ffn_norm_);
-  ffn_up_ = register_module("ffn_up", make_linear(config.width, config.ffn_width(), config.bias));
-  ffn_down_ = register_module("ffn_down", make_linear(config.ffn_width(), config.width, config.bias));
-  if (config.feed_forward == FeedForward::swiglu) {
-    ffn_gate_ = register_module("ffn_gate", make_linear(config.width, config.ffn_width(), config.bias));
-  }
-  shrink(*this, "ffn_down", 1 / std::sqrt(branches));
+  ffn_norm_ = add_module(*this, plan.ffn_norm, Norm(plan.ffn_norm));
+  ffn_up_ = add_module(*this, plan.ffn_up, make_linear(plan.ffn_up));
+  ffn_down_ = add_module(*this, plan.ffn_down, make_linear(plan.ffn_down));
+  if (plan.ffn_gate) ffn_gate_ = add_module(*this, *plan.ffn_gate, make_linear(*plan.ffn_gate));
+  shrink(*this, plan.ffn_down, factor);
 }
 
 Tensor LayerImpl::forward(Tensor x, const Surroundings& around, AttentionState* state) {
@@ -80,19 +55,14 @@ Tensor LayerImpl::feed_forward(const Tensor& x) {
   return ffn_down_(torch::silu(ffn_gate_(x)) * ffn_up_(x));
 }
 
-StackImpl::StackImpl(const ModelConfig& config, const StackOptions& options)
-    : dropout_(config.dropout), norm_(make_norm(config)) {
-  if (options.learned_positions > 0) {
-    positions_ = register_module("positions", torch::nn::Embedding(options.learned_positions, config.width));
-    torch::nn::init::normal_(positions_->weight, 0, kInitialDeviation);
-  }
+StackImpl::StackImpl(const StackPlan& plan) : dropout_(plan.dropout), norm_(plan.norm) {
+  if (plan.positions) positions_ = add_module(*this, *plan.positions, make_table(*plan.positions));
   auto layers = register_module("layers", torch::nn::ModuleList());
-  for (int64_t i = 0; i < config.layers; ++i) {
-    const auto number = options.first_layer + static_cast<uint32_t>(options.cross ? 2 * i : i);
-    layers_.emplace_back(config, options.causal ? config.estimator(i) : config.encoder_estimator(i), options, number);
+  for (const LayerPlan& layer : plan.layers) {
+    layers_.emplace_back(layer, plan);
     layers->push_back(layers_.back());
   }
-  register_module("norm", norm_);
+  add_module(*this, plan.norm, norm_);
 }
 
 Tensor StackImpl::forward(Tensor x, const Surroundings& around, ModelState* state) {

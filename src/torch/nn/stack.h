@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "raffia/model_config.h"
+#include "model/plan.h"
 #include "raffia/torch/nn.h"
 #include "torch/libtorch.h"
 #include "torch/nn/pieces.h"
@@ -14,13 +14,6 @@
 namespace raffia::nn {
 
 using ModelState = std::vector<AttentionState>;  // one per causal attention, in order; empty: empty memory
-
-struct StackOptions {
-  bool causal = false;
-  bool cross = false;             // layers also attend to a context, with config.cross
-  int64_t learned_positions = 0;  // 0: none
-  uint32_t first_layer = 0;       // number of the first attention within the model: selects its random stream
-};
 
 // What a layer reads besides its input.
 struct Surroundings {
@@ -31,14 +24,14 @@ struct Surroundings {
 
 class LayerImpl : public torch::nn::Module {
  public:
-  LayerImpl(const ModelConfig& config, const Estimator& estimator, const StackOptions& options, uint32_t layer);
+  LayerImpl(const LayerPlan& plan, const StackPlan& stack);
   Tensor forward(Tensor x, const Surroundings& around, AttentionState* state);
 
  private:
   Tensor feed_forward(const Tensor& x);
 
   double dropout_;
-  Norm attention_norm_, cross_norm_ = nullptr, ffn_norm_;
+  Norm attention_norm_, cross_norm_ = nullptr, ffn_norm_ = nullptr;
   Attention attention_, cross_;
   torch::nn::Linear ffn_up_ = nullptr, ffn_down_ = nullptr, ffn_gate_ = nullptr;
 };
@@ -46,7 +39,7 @@ TORCH_MODULE(Layer);
 
 class StackImpl : public torch::nn::Module {
  public:
-  StackImpl(const ModelConfig& config, const StackOptions& options);
+  explicit StackImpl(const StackPlan& plan);
 
   // x [B, T, E], embedded tokens -> [B, T, E] after the last norm. `state`: of the causal attentions, initially empty.
   Tensor forward(Tensor x, const Surroundings& around, ModelState* state = nullptr);

@@ -1,10 +1,9 @@
 // Weights of models in files.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "io/formats/safetensors.h"
 #include "model/model_directory.h"
+#include "model/plan.h"
 #include "raffia/error.h"
 #include "torch/nn/models.h"
 #include "torch/tensor_file.h"
@@ -41,18 +40,7 @@ void load_weights(ModelImpl& model, const std::filesystem::path& path) {
     }
   }
   // Names and shapes are checked before anything is changed.
-  for (const auto& [name, tensor] : tensors) {
-    const Safetensors::Tensor* found = file.find(name);
-    if (found == nullptr) throw FormatError(fmt::format("{}: tensor \"{}\" is missing", path.string(), name));
-    if (found->shape != tensor.sizes().vec()) {
-      throw FormatError(fmt::format("{}: tensor \"{}\" has shape {}, expected {}", path.string(), name, to_string(found->shape),
-                                    to_string(tensor.sizes().vec())));
-    }
-  }
-  for (const auto& found : file.tensors()) {
-    const bool is_known = std::any_of(tensors.begin(), tensors.end(), [&](const auto& one) { return one.first == found.name; });
-    if (!is_known) throw FormatError(fmt::format("{}: tensor \"{}\" is not part of the model", path.string(), found.name));
-  }
+  require_tensors(file, plan_of(model.config()), path.string());
   const at::NoGradGuard no_grad;
   for (const auto& [name, tensor] : tensors) {
     FloatArray array = file.read(name);

@@ -57,7 +57,7 @@ class ClassifyTask : public TrainingTask {
     if (!options.test.empty()) test_ = batches(options, read(options, options.test), options.test, nullptr);
     fingerprints_ = {.tokenizer = tokenizer_->fingerprint(), .data = data.value()};
 
-    ModelConfig config = model_config(options, Task::classify);
+    ModelConfig config = model_config(options);
     config.vocabulary = tokenizer_->vocabulary();
     config.classes = static_cast<int64_t>(classes_.size());
     config.pairs = options.pairs;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "model/plan.h"
 #include "torch/train/evaluate.h"
 
 namespace raffia::train {
@@ -29,11 +30,17 @@ Tensor parameter(const Attention& attention, const std::string& name) {
   return found == nullptr ? Tensor() : *found;
 }
 
-// Tensors that `attention` has and softmax attention does not have.
-std::vector<Tensor> new_parameters(const Attention& attention) {
-  std::vector<Tensor> found;
-  for (const char* name : {"map.sigma", "map.weight", "map.bias", "gate.weight", "gate.bias", "log_scale"}) {
-    if (Tensor tensor = parameter(attention, name); tensor.defined()) found.push_back(std::move(tensor));
+// For each layer, the parameters of its attention that the source does not have.
+std::vector<std::vector<Tensor>> new_parameters(const nn::ModelImpl& source, const nn::ModelImpl& converted) {
+  const ModelPlan before = plan_of(source.config()), after = plan_of(converted.config());
+  const auto parameters = converted.named_parameters();
+  std::vector<std::vector<Tensor>> found;
+  for (const LayerPlan& layer : after.decoder->layers) {
+    std::vector<Tensor>& own = found.emplace_back();
+    for (const TensorPlan& tensor : after.tensors) {
+      if (!tensor.is_trained() || !tensor.name.starts_with(layer.attention.name + ".")) continue;
+      if (before.find(tensor.name) == nullptr) own.push_back(parameters[tensor.name]);
+    }
   }
   return found;
 }
@@ -54,7 +61,8 @@ Tensor segments_of(std::span<const int32_t> ids, const FitOptions& options) {
 // One layer: the softmax attention, and the one that takes its place.
 class LayerFitting {
  public:
-  LayerFitting(Attention exact, Attention fitted) : fitted_(std::move(fitted)), kept_(exact->kept()) {
+  LayerFitting(Attention exact, Attention fitted, std::vector<Tensor> trained)
+      : fitted_(std::move(fitted)), trained_(std::move(trained)), kept_(exact->kept()) {
     const at::NoGradGuard no_grad;
     target_ = exact->forward(kept_.input);
     groups_ = fitted_->options().key_heads();
@@ -91,9 +99,9 @@ class LayerFitting {
 
   // By gradient, only the new parameters.
   void descend(const FitOptions& options) {
-    const std::vector<Tensor> trained = new_parameters(fitted_);
-    torch::optim::Adam optimiser(trained, torch::optim::AdamOptions(options.lr).betas({0.9, 0.98}));
-    std::vector<Tensor> best = copies(trained);
+    if (trained_.empty()) return;
+    torch::optim::Adam optimiser(trained_, torch::optim::AdamOptions(options.lr).betas({0.9, 0.98}));
+    std::vector<Tensor> best = copies(trained_);
     double min = error();
     const int64_t rows = kept_.input.size(0), batch = std::min(rows, options.batch);
     for (int64_t step = 0; step < options.steps; ++step) {
@@ -102,18 +110,18 @@ class LayerFitting {
         static_cast<torch::optim::AdamOptions&>(group.options()).lr(options.lr * (1 - way));
       }
       const int64_t begin = step * batch % (rows - batch + 1);
-      for (const Tensor& tensor : trained) tensor.mutable_grad() = Tensor();
+      for (const Tensor& tensor : trained_) tensor.mutable_grad() = Tensor();
       const Tensor out = fitted_->forward(kept_.input.narrow(0, begin, batch));
-      relative(out, target_.narrow(0, begin, batch)).backward({}, c10::nullopt, false, trained);
-      torch::nn::utils::clip_grad_norm_(trained, 1);
+      relative(out, target_.narrow(0, begin, batch)).backward({}, c10::nullopt, false, trained_);
+      torch::nn::utils::clip_grad_norm_(trained_, 1);
       optimiser.step();
     }
     // If the steps did not reduce the error, restore the parameters from before them.
     if (const double now = error(); !(now < min)) {
       const at::NoGradGuard no_grad;
-      for (size_t i = 0; i < trained.size(); ++i) Tensor(trained[i]).copy_(best[i]);
+      for (size_t i = 0; i < trained_.size(); ++i) Tensor(trained_[i]).copy_(best[i]);
     }
-    for (const Tensor& tensor : trained) tensor.mutable_grad() = Tensor();
+    for (const Tensor& tensor : trained_) tensor.mutable_grad() = Tensor();
   }
 
  private:
@@ -148,6 +156,7 @@ class LayerFitting {
   }
 
   Attention fitted_;
+  std::vector<Tensor> trained_;  // what only the new attention has
   nn::AttentionImpl::Kept kept_;
   Tensor target_;  // [B, T, E]
   Tensor size_;    // [G]: mean square of the exact outputs
@@ -189,6 +198,7 @@ std::vector<LayerFit> fit_attention(nn::LanguageModelImpl& source, nn::LanguageM
                                     const FitOptions& options) {
   const Tensor text = segments_of(ids, options);
   const auto exact = source.attentions(), fitted = converted.attentions();
+  const std::vector<std::vector<Tensor>> trained = new_parameters(source, converted);
   const auto layers = static_cast<int64_t>(fitted.size());
   source.eval();
   converted.eval();
@@ -203,12 +213,12 @@ std::vector<LayerFit> fit_attention(nn::LanguageModelImpl& source, nn::LanguageM
     if (options.progress) options.progress(layer, layers);
     const Estimator& estimator = fitted[i]->options().estimator;
     if (traits_of(estimator).is_exact) continue;
-    LayerFitting fitting(exact[i], fitted[i]);
+    LayerFitting fitting(exact[i], fitted[i], trained[i]);
     LayerFit fit{.layer = layer, .estimator = converted.config().estimator(layer)};
     fit.error_at_first = fitting.error();
     fitting.search();
     fit.error_searched = fitting.error();
-    if (options.steps > 0 && !new_parameters(fitted[i]).empty()) fitting.descend(options);
+    if (options.steps > 0) fitting.descend(options);
     fit.error = fitting.error();
     fit.sigma = fitted[i]->monitor().sigma;
     fits.push_back(fit);

@@ -74,10 +74,10 @@ void require_same(Group& group, const std::string& what, const std::string& valu
 
 void require_same_options(Group& group, const TrainOptions& options) {
   nlohmann::ordered_json own;
-  own["task"] = name_of(options.task);
+  own["task"] = name_of(options.kind);
   own["resume"] = options.resume ? "true" : "false";
   for (const OptionInfo& info : option_table()) {
-    if ((info.tasks & only(options.task)) != 0 && !info.may_differ_by_rank) own[info.name] = value_text(options, info);
+    if ((info.kinds & only(options.kind)) != 0 && !info.may_differ_by_rank) own[info.name] = value_text(options, info);
   }
   std::vector<std::map<std::string, std::string>> all;
   for (const std::string& text : group.share("options", json_text(own))) all.push_back(options_of_rank(all.size(), text));

@@ -65,7 +65,7 @@ class ImageTask : public TrainingTask {
     }
     fingerprints_ = {.data = data.value()};
 
-    ModelConfig config = model_config(options, Task::image);
+    ModelConfig config = model_config(options);
     config.positions = Positions::none;  // images always have learned positions
     config.classes = options.classes > 0 ? options.classes : classes;
     const int64_t max = std::max({train.classes(), valid.classes(), test.classes()});

@@ -42,8 +42,8 @@ std::string canonical(const std::string& name, const std::string& text) {
 void take_model(TrainOptions& options) {
   const RunFiles files{options.init};
   const ModelConfig config = load_model_config(files.config());
-  require(name_of(config.task) == name_of(options.task), "--init: {} is a model for {}, expected {}", options.init,
-          name_of(config.task), name_of(options.task));
+  require(config.task == options.kind.task, "--init: {} is a model for {}, expected {}", options.init, name_of(config.task),
+          name_of(options.kind.task));
   options.estimator = joined(config.estimators);
   options.positions = name_of(config.positions);
   options.layers = config.layers;
@@ -68,7 +68,7 @@ void take_model(TrainOptions& options) {
 
 void require_same_model(const TrainOptions& taken, const TrainOptions& options) {
   for (const char* name : kOfModel) {
-    const OptionInfo& info = *find_option(options.task, name);
+    const OptionInfo& info = *find_option(options.kind, name);
     const std::string has = value_text(taken, info), asked = value_text(options, info);
     require(canonical(name, has) == canonical(name, asked),
             "--{} is {}, but the model in {} (--init) has {}: omit the flag, or start a new model without --init", name, asked,

@@ -185,7 +185,7 @@ class LmTask : public TrainingTask {
 
  private:
   ModelConfig config_of_new(const TrainOptions& options) const {
-    ModelConfig config = model_config(options, Task::lm);
+    ModelConfig config = model_config(options);
     config.vocabulary = tokenizer_->vocabulary();
     if (config.positions == Positions::learned)
       config.max_length = options.max_length == 0 ? options.segment : options.max_length;

@@ -17,8 +17,8 @@ namespace {
 using O = TrainOptions;
 constexpr auto kSilent = OnResume::silent;
 constexpr auto kNoted = OnResume::noted;
-constexpr unsigned kLm = only(TaskKind::lm), kTranslate = only(TaskKind::translate), kClassify = only(TaskKind::classify),
-                   kImage = only(TaskKind::image), kRecall = only(TaskKind::recall);
+constexpr unsigned kLm = only({Task::lm}), kTranslate = only({Task::translate}), kClassify = only({Task::classify}),
+                   kImage = only({Task::image}), kMadeUp = only(kRecall);
 constexpr unsigned kText = kLm | kTranslate | kClassify, kFiles = kText | kImage;
 constexpr bool kByRank = true;
 constexpr double kMaxLayers = 1000, kMaxWidth = 1 << 20, kMaxSteps = 1e12;
@@ -44,7 +44,7 @@ const OptionInfo kTable[] = {
     {"test", &O::test, "File of labelled texts to evaluate on once, at the end", 0, 0, kSilent, kClassify, kByRank},
     {"test", &O::test, "Directory with test files to evaluate on once, at the end (default: --data)", 0, 0, kSilent, kImage,
      kByRank},
-    {"out", &O::out, "Model directory to write", 0, 0, kSilent, kEveryTask, kByRank},
+    {"out", &O::out, "Model directory to write", 0, 0, kSilent, kEveryKind, kByRank},
     {"init", &O::init, "Model directory to start from: its weights, sizes, estimators and tokenizer", 0, 0, kSilent, kLm,
      kByRank},
     {"valid-share", &O::valid_share, "Fraction of --data, at its end, that is kept for evaluation", 1e-6, 0.9, OnResume::same,
@@ -80,7 +80,7 @@ const OptionInfo kTable[] = {
     {"steps", &O::steps, "Optimiser steps; 0: from --epochs, or 1000", 0, kMaxSteps, kNoted},
     {"epochs", &O::epochs, "Passes over the data, instead of --steps", 0, kMaxSteps, kNoted},
     {"batch", &O::batch, "Sequences per step", 1, 1e6},
-    {"segment", &O::segment, "Tokens per sequence", 1, 1e9, OnResume::same, kLm | kRecall},
+    {"segment", &O::segment, "Tokens per sequence", 1, 1e9, OnResume::same, kLm | kMadeUp},
     {"segment", &O::segment, "Maximum length of a sentence, in tokens; pairs with a longer one are skipped", 1, 1e9,
      OnResume::same, kTranslate},
     {"segment", &O::segment, "Maximum length of a text, in tokens; longer ones are truncated", 1, 1e9, OnResume::same, kClassify},
@@ -108,22 +108,21 @@ const OptionInfo kTable[] = {
      0, 1000, OnResume::same, kClassify},
     {"classes", &O::classes, "Number of classes; 0: taken from the data", 0, 1e6, OnResume::same, kClassify | kImage},
     {"patch", &O::patch, "Pixels per side of a patch", 1, 4096, OnResume::same, kImage},
-    {"pairs", &O::recall_pairs, "Key-value pairs per sequence", 1, 1e6, OnResume::same, kRecall},
-    {"queries", &O::recall_queries, "Queries per sequence", 1, 1e6, OnResume::same, kRecall},
-    {"alphabet", &O::recall_alphabet, "Number of different keys, and of different values", 2, 1e6, OnResume::same, kRecall},
-    {"distances", &O::recall_distances, "Distances from a pair to its query in tokens, a list", 0, 0, OnResume::same, kRecall},
-    {"eval-distances", &O::recall_eval_distances, "Distances in evaluations in tokens, whose sequences are as long as needed", 0, 0,
-     OnResume::same, kRecall},
+    {"pairs", &O::recall_pairs, "Key-value pairs per sequence", 1, 1e6, OnResume::same, kMadeUp},
+    {"queries", &O::recall_queries, "Queries per sequence", 1, 1e6, OnResume::same, kMadeUp},
+    {"alphabet", &O::recall_alphabet, "Number of different keys, and of different values", 2, 1e6, OnResume::same, kMadeUp},
+    {"distances", &O::recall_distances, "Distances from a pair to its query in tokens, a list", 0, 0, OnResume::same, kMadeUp},
+    {"eval-distances", &O::recall_eval_distances, "Distances in evaluations in tokens, whose sequences are as long as needed", 0,
+     0, OnResume::same, kMadeUp},
 
     {"eval-every", &O::eval_every, "Steps between evaluations; 0: a tenth of the run", 0, kMaxSteps, kSilent},
     {"checkpoint-every", &O::checkpoint_every, "Steps between checkpoints; 0: a tenth of the run", 0, kMaxSteps, kSilent},
     {"log-every", &O::log_every, "Steps between lines of log.jsonl", 1, kMaxSteps, kSilent},
     {"keep", &O::keep, "Number of checkpoints to keep", 1, 1e6, kSilent},
     {"patience", &O::patience, "Stop after this many evaluations without a better result; 0: never", 0, 1e9, kSilent},
-    {"threads", &O::threads, "Threads; 0: one per idle core, at least half of the cores", 0, 1024, kSilent, kEveryTask, kByRank},
+    {"threads", &O::threads, "Threads; 0: one per idle core, at least half of the cores", 0, 1024, kSilent, kEveryKind, kByRank},
     {"parallel", &O::parallel,
-     "What is divided among several processes: data (rows of batches) or sequence (tokens; needs rfa_gate)", 0, 0, kNoted,
-     only(TaskKind::lm)},
+     "What is divided among several processes: data (rows of batches) or sequence (tokens; needs rfa_gate)", 0, 0, kNoted, kLm},
     {"rank-timeout", &O::rank_timeout, "Seconds that processes wait for each other, including evaluations", 1, 1e6, kSilent},
 };
 
@@ -153,36 +152,36 @@ constexpr const char* noun_of() {
 
 }  // namespace
 
-std::string_view name_of(TaskKind kind) {
-  constexpr std::string_view kNames[] = {"lm", "translate", "classify", "image", "recall"};
-  return kNames[static_cast<size_t>(kind)];
+std::string_view name_of(TrainKind kind) {
+  return kind.data == DataSource::recall ? std::string_view("recall") : name_of(kind.task);
 }
 
-TrainOptions default_options(TaskKind task) {
-  TrainOptions options{.task = task};
-  switch (task) {
-    case TaskKind::lm:
+TrainOptions default_options(TrainKind kind) {
+  TrainOptions options{.kind = kind};
+  if (kind == kRecall) {
+    options.batch = 32;
+    options.segment = 512;
+    options.width = 128;
+    options.layers = 2;
+    return options;
+  }
+  switch (kind.task) {
+    case Task::lm:
       break;
-    case TaskKind::translate:
+    case Task::translate:
       options.batch = 64;
       options.segment = 128;
       options.positions = "rotary";  // a bidirectional encoder has no order without positions
       options.label_smoothing = 0.1;
       break;
-    case TaskKind::classify:
+    case Task::classify:
       options.batch = 32;
       options.segment = 1024;
       options.estimator = "rfa";
       break;
-    case TaskKind::image:
+    case Task::image:
       options.batch = 64;
       options.estimator = "rfa";
-      break;
-    case TaskKind::recall:
-      options.batch = 32;
-      options.segment = 512;
-      options.width = 128;
-      options.layers = 2;
       break;
   }
   return options;
@@ -190,9 +189,9 @@ TrainOptions default_options(TaskKind task) {
 
 std::span<const OptionInfo> option_table() { return kTable; }
 
-const OptionInfo* find_option(TaskKind task, std::string_view name) {
+const OptionInfo* find_option(TrainKind kind, std::string_view name) {
   const auto* found = std::find_if(std::begin(kTable), std::end(kTable),
-                                   [&](const OptionInfo& info) { return name == info.name && (info.tasks & only(task)) != 0; });
+                                   [&](const OptionInfo& info) { return name == info.name && (info.kinds & only(kind)) != 0; });
   return found == std::end(kTable) ? nullptr : found;
 }
 
@@ -226,9 +225,9 @@ Estimator parse_estimator_option(std::string_view name, std::string_view text) {
 
 nlohmann::ordered_json to_json(const TrainOptions& options) {
   nlohmann::ordered_json json;
-  json["task"] = name_of(options.task);
+  json["task"] = name_of(options.kind);
   for (const OptionInfo& info : kTable) {
-    if ((info.tasks & only(options.task)) == 0) continue;
+    if ((info.kinds & only(options.kind)) == 0) continue;
     std::visit([&](auto field) { json[info.name] = options.*field; }, info.field);
   }
   return json;
@@ -241,11 +240,11 @@ void read_json(TrainOptions& options, const nlohmann::ordered_json& json, std::s
   if (!json.is_object()) throw FormatError(fmt::format("{}: options are not an object", where));
   for (const auto& [name, value] : json.items()) {
     if (name == "task") {
-      if (value != name_of(options.task))
-        refuse(name, fmt::format("is {}, expected \"{}\"", value.dump(), name_of(options.task)));
+      if (value != name_of(options.kind))
+        refuse(name, fmt::format("is {}, expected \"{}\"", value.dump(), name_of(options.kind)));
       continue;
     }
-    const OptionInfo* info = find_option(options.task, name);
+    const OptionInfo* info = find_option(options.kind, name);
     if (info == nullptr) refuse(name, "is unknown");
     try {
       std::visit(
@@ -271,7 +270,7 @@ void read_json(TrainOptions& options, const nlohmann::ordered_json& json, std::s
 std::vector<OptionChange> changes(const TrainOptions& before, const TrainOptions& now) {
   std::vector<OptionChange> all;
   for (const OptionInfo& info : kTable) {
-    if ((info.tasks & only(now.task)) == 0 || info.on_resume == OnResume::silent) continue;
+    if ((info.kinds & only(now.kind)) == 0 || info.on_resume == OnResume::silent) continue;
     OptionChange change{.info = &info, .before = value_text(before, info), .now = value_text(now, info)};
     if (change.before != change.now) all.push_back(std::move(change));
   }

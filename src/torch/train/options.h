@@ -18,17 +18,29 @@
 #include "core/message.h"
 #include "raffia/error.h"
 #include "raffia/estimator.h"
+#include "raffia/model_config.h"
 
 namespace raffia::train {
 
 class Group;
 
-enum class TaskKind : uint8_t { lm, translate, classify, image, recall };
-std::string_view name_of(TaskKind kind);
+enum class DataSource : uint8_t {
+  files,
+  recall,  // made up: associative recall, for a language model
+};
+
+// What `raffia train KIND` trains: a model for a task, and where its examples come from. Checkpoints have the name of the kind.
+struct TrainKind {
+  Task task = Task::lm;
+  DataSource data = DataSource::files;
+  bool operator==(const TrainKind&) const = default;
+};
+constexpr TrainKind kRecall = {Task::lm, DataSource::recall};
+std::string_view name_of(TrainKind kind);  // of the task, or of the data if they are made up
 
 // The defaults work for 1 to 20 MB of text on two cores.
 struct TrainOptions {
-  TaskKind task = TaskKind::lm;
+  TrainKind kind = {};
 
   // Files.
   std::string data = {};   // translate: the common prefix of both files; image: a directory
@@ -78,8 +90,8 @@ struct TrainOptions {
   Group* group = nullptr;  // the processes of this run; null: a single process. Not in the table: it does not change the result
 };
 
-// The defaults of a task: its sizes, and an estimator with the form it needs.
-TrainOptions default_options(TaskKind task);
+// The defaults of a kind: its sizes, and an estimator with the form it needs.
+TrainOptions default_options(TrainKind kind);
 
 // Whether a resumed run may use another value.
 enum class OnResume : uint8_t {
@@ -88,8 +100,12 @@ enum class OnResume : uint8_t {
   silent,  // allowed: does not change the weights
 };
 
-constexpr unsigned only(TaskKind kind) { return 1U << static_cast<unsigned>(kind); }
-constexpr unsigned kEveryTask = ~0U;
+constexpr unsigned only(TrainKind kind) {
+  constexpr unsigned kAboveTasks = 16;
+  return 1U << (kind.data == DataSource::files ? static_cast<unsigned>(kind.task)
+                                               : kAboveTasks + static_cast<unsigned>(kind.data));
+}
+constexpr unsigned kEveryKind = ~0U;
 
 using OptionField = std::variant<std::string TrainOptions::*, int64_t TrainOptions::*, uint64_t TrainOptions::*,
                                  double TrainOptions::*, bool TrainOptions::*>;
@@ -100,12 +116,12 @@ struct OptionInfo {
   const char* description;
   double min = 0, max = 1e9;  // of numbers
   OnResume on_resume = OnResume::same;
-  unsigned tasks = kEveryTask;
+  unsigned kinds = kEveryKind;
   bool may_differ_by_rank = false;  // ranks may have different values: paths of files, and threads
 };
 
 std::span<const OptionInfo> option_table();
-const OptionInfo* find_option(TaskKind task, std::string_view name);  // null: the task has no such option
+const OptionInfo* find_option(TrainKind kind, std::string_view name);  // null: the kind has no such option
 
 // The value as the text of a flag.
 std::string value_text(const TrainOptions& options, const OptionInfo& info);
@@ -124,11 +140,11 @@ auto parse_option(std::string_view name, std::string_view text, const Parse& par
 }
 Estimator parse_estimator_option(std::string_view name, std::string_view text);
 
-// Reads a TOML file into `options`. Keys are options of its task, at the top or in any table. Throws InvalidArgument for a key or
+// Reads a TOML file into `options`. Keys are options of its kind, at the top or in any table. Throws InvalidArgument for a key or
 // value that is not valid as a flag, FormatError for invalid TOML; both begin with "file:line:".
 void read_toml(TrainOptions& options, const std::filesystem::path& path);
 
-// All options of the task by name, and back. Throws FormatError that names `where` and the field.
+// All options of the kind by name, and back. Throws FormatError that names `where` and the field.
 nlohmann::ordered_json to_json(const TrainOptions& options);
 void read_json(TrainOptions& options, const nlohmann::ordered_json& json, std::string_view where);
 

@@ -31,10 +31,10 @@ void read_table(TrainOptions& options, const toml::table& table, const std::file
     }
     std::string name(key.str());
     for (char& c : name) c = c == '_' ? '-' : c;
-    const OptionInfo* info = find_option(options.task, name);
+    const OptionInfo* info = find_option(options.kind, name);
     if (info == nullptr) {
       throw InvalidArgument(fmt::format("{}: '{}' is not an option of raffia train {}; see raffia train {} --help",
-                                        place(path, key.source()), key.str(), name_of(options.task), name_of(options.task)));
+                                        place(path, key.source()), key.str(), name_of(options.kind), name_of(options.kind)));
     }
     try {
       const auto text = text_of(node);

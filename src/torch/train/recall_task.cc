@@ -24,7 +24,7 @@ constexpr int64_t kEvaluationRows = 4;     // in a batch: its sequences may be l
 
 std::vector<int64_t> parse_distances(const std::string& text) {
   std::vector<int64_t> distances;
-  const OptionInfo& integer = *find_option(TaskKind::recall, "queries");
+  const OptionInfo& integer = *find_option(kRecall, "queries");
   TrainOptions scratch;
   for (const std::string_view distance : split(text, ',')) {
     set_from_text(scratch, integer, std::string(distance));
@@ -59,7 +59,7 @@ class RecallTrainingTask : public TrainingTask {
       other.seed = ~data.seed;
       valid_.emplace_back(other);
     }
-    ModelConfig config = model_config(options, Task::lm);
+    ModelConfig config = model_config(options);
     config.vocabulary = train_->vocabulary();
     if (config.positions == Positions::learned) config.max_length = length;
     check_config(config, options);

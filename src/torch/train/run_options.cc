@@ -17,15 +17,15 @@ namespace {
 // "auto" and -1 leave the choice to the task; a resumed run keeps the earlier choice.
 bool leaves_open(const std::string& text) { return text == "auto" || text == "-1"; }
 
-TrainOptions saved_options(TaskKind task, const std::filesystem::path& path) {
-  TrainOptions options = default_options(task);
+TrainOptions saved_options(TrainKind kind, const std::filesystem::path& path) {
+  TrainOptions options = default_options(kind);
   read_json(options, parse_ordered_json(read_file(path, kMaxBytesOfRunJson), path.string()), path.string());
   return options;
 }
 
 void apply(TrainOptions& options, const std::string& name, const std::string& text) {
-  const OptionInfo* info = find_option(options.task, name);
-  require(info != nullptr, "--{} is not an option of raffia train {}", name, name_of(options.task));
+  const OptionInfo* info = find_option(options.kind, name);
+  require(info != nullptr, "--{} is not an option of raffia train {}", name, name_of(options.kind));
   try {
     set_from_text(options, *info, text);
   } catch (const InvalidArgument& error) {
@@ -36,7 +36,7 @@ void apply(TrainOptions& options, const std::string& name, const std::string& te
 // Earlier choices are kept unless another value is requested.
 void keep_choices(TrainOptions& options, const TrainOptions& saved) {
   for (const OptionInfo& info : option_table()) {
-    if ((info.tasks & only(options.task)) == 0 || !leaves_open(value_text(options, info))) continue;
+    if ((info.kinds & only(options.kind)) == 0 || !leaves_open(value_text(options, info))) continue;
     set_from_text(options, info, value_text(saved, info));
   }
 }
@@ -49,9 +49,9 @@ bool RunFiles::exist() const {
 
 bool RunFiles::can_resume() const { return std::filesystem::exists(options()); }
 
-TrainOptions resolve_options(TaskKind task, const std::string& config, const std::map<std::string, std::string>& flags,
+TrainOptions resolve_options(TrainKind kind, const std::string& config, const std::map<std::string, std::string>& flags,
                              bool resume, Observer& observer) {
-  TrainOptions options = default_options(task);
+  TrainOptions options = default_options(kind);
   // --out is needed first: the saved options are there.
   if (!config.empty()) read_toml(options, config);
   if (const auto out = flags.find("out"); out != flags.end()) options.out = out->second;
@@ -65,7 +65,7 @@ TrainOptions resolve_options(TaskKind task, const std::string& config, const std
   require(goes_on || !std::filesystem::exists(files.weights()),
           "--out: {} contains a model that was not trained here: there is nothing to resume", options.out);
   const std::string init = options.init;
-  options = goes_on ? saved_options(task, files.options()) : default_options(task);
+  options = goes_on ? saved_options(kind, files.options()) : default_options(kind);
   if (!goes_on && !init.empty()) {
     options.init = init;
     take_model(options);

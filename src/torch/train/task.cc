@@ -39,27 +39,26 @@ void keep_means(ModelConfig& config, const std::filesystem::path& run) {
 }  // namespace
 
 std::unique_ptr<TrainingTask> make_task(TrainOptions& options, bool goes_on) {
-  switch (options.task) {
-    case TaskKind::lm:
+  if (options.kind == kRecall) return make_recall_task(options);
+  switch (options.kind.task) {
+    case Task::lm:
       return make_lm_task(options, goes_on);
-    case TaskKind::translate:
+    case Task::translate:
       return make_translate_task(options, goes_on);
-    case TaskKind::classify:
+    case Task::classify:
       return make_classify_task(options, goes_on);
-    case TaskKind::image:
+    case Task::image:
       return make_image_task(options, goes_on);
-    case TaskKind::recall:
-      return make_recall_task(options);
   }
   throw InvalidArgument("make_task: unknown task");
 }
 
-ModelConfig model_config(const TrainOptions& options, Task task) {
+ModelConfig model_config(const TrainOptions& options) {
   const std::vector<Estimator> estimators = parse_estimators(options.estimator);
   require(estimators.size() == 1 || static_cast<int64_t>(estimators.size()) == options.layers,
           "--estimator: {} are given, expected 1 or {} (one per layer)", estimators.size(), options.layers);
   require(options.width % options.heads == 0, "width is {}, expected a multiple of heads ({})", options.width, options.heads);
-  ModelConfig config{.task = task,
+  ModelConfig config{.task = options.kind.task,
                      .width = options.width,
                      .heads = options.heads,
                      .kv_heads = options.kv_heads,
@@ -86,7 +85,7 @@ ModelConfig model_config(const TrainOptions& options, Task task) {
 
 void check_config(const ModelConfig& config, TrainOptions& options) {
   try {
-    config.check(fmt::format("raffia train {}", name_of(options.task)));
+    config.check(fmt::format("raffia train {}", name_of(options.kind)));
   } catch (const FormatError& error) {
     throw InvalidArgument(error.what());
   }

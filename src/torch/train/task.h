@@ -80,7 +80,7 @@ std::unique_ptr<TrainingTask> make_image_task(TrainOptions& options, bool goes_o
 std::unique_ptr<TrainingTask> make_recall_task(TrainOptions& options);
 
 // The part of the config that all tasks have in common. Tasks add vocabulary, classes and so on.
-ModelConfig model_config(const TrainOptions& options, Task task);
+ModelConfig model_config(const TrainOptions& options);
 
 // Throws InvalidArgument if the model cannot be made, and writes its choices into `options`.
 void check_config(const ModelConfig& config, TrainOptions& options);

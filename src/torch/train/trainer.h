@@ -62,7 +62,7 @@ struct RunFiles {
 // Defaults, then the saved options of a resumed run (or those of the model in --init), then `config` (a TOML file; empty: none),
 // then `flags`, by name. Throws InvalidArgument for invalid combinations, such as another width for a resumed run, and
 // FormatError for files.
-TrainOptions resolve_options(TaskKind task, const std::string& config, const std::map<std::string, std::string>& flags,
+TrainOptions resolve_options(TrainKind kind, const std::string& config, const std::map<std::string, std::string>& flags,
                              bool resume, Observer& observer);
 
 // Called before every step, and many times during an evaluation: returns the signal that should end the run; 0: none.

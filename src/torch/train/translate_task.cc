@@ -43,7 +43,7 @@ class TranslateTask : public TrainingTask {
     texts.insert(texts.end(), train.targets.begin(), train.targets.end());
     tokenizer_ = task_tokenizer(options, goes_on, texts);
 
-    ModelConfig config = model_config(options, Task::translate);
+    ModelConfig config = model_config(options);
     Fingerprint data;
     train_ = batches(options, train, options.segment, &data);
     // Evaluations use all pairs, as `raffia eval` does. Only learned positions limit their length.
