@@ -9,6 +9,17 @@
 #include "core/split.h"
 
 namespace raffia {
+
+// Each is defined in the folder of its kind, and has its row in estimator_modules().
+const EstimatorModule& softmax_module();
+const EstimatorModule& window_module();
+const EstimatorModule& rfa_module();
+const EstimatorModule& rfa_gate_module();
+const EstimatorModule& hybrid_module();
+const EstimatorModule& ra_module();
+const EstimatorModule& lara_module();
+const EstimatorModule& eva_module();
+
 namespace {
 
 std::string names_of_kinds() {

@@ -4,6 +4,15 @@
 
 namespace raffia::ops {
 
+// Each is defined in the file of its kind, and has its row in tensors_of().
+const TensorEstimator& exact_tensors();  // softmax, window
+const TensorEstimator& rfa_tensors();
+const TensorEstimator& rfa_gate_tensors();
+const TensorEstimator& hybrid_tensors();
+const TensorEstimator& ra_tensors();
+const TensorEstimator& lara_tensors();
+const TensorEstimator& eva_tensors();
+
 const TensorEstimator& tensors_of(EstimatorKind kind) {
   // In the order of EstimatorKind.
   static const TensorEstimator* const all[] = {&exact_tensors(),  &exact_tensors(), &rfa_tensors(),  &rfa_gate_tensors(),
