@@ -19,6 +19,7 @@ const EstimatorModule& hybrid_module();
 const EstimatorModule& ra_module();
 const EstimatorModule& lara_module();
 const EstimatorModule& eva_module();
+const EstimatorModule& mean_module();
 
 namespace {
 
@@ -115,8 +116,9 @@ class CheckedCall {
 }  // namespace
 
 std::span<const EstimatorModule* const> estimator_modules() {
-  static const EstimatorModule* const modules[] = {&softmax_module(), &window_module(), &rfa_module(),  &rfa_gate_module(),
-                                                   &hybrid_module(),  &ra_module(),     &lara_module(), &eva_module()};
+  static const EstimatorModule* const modules[] = {&softmax_module(),  &window_module(), &rfa_module(),
+                                                   &rfa_gate_module(), &hybrid_module(), &ra_module(),
+                                                   &lara_module(),     &eva_module(),    &mean_module()};
   return modules;
 }
 
