@@ -3,8 +3,9 @@
 //   Estimator e = parse_estimator("lara:samples=64,proposals=qk-mixed");
 //   attend(e, {.q = q, .k = k, .v = v}, out);
 //
-// Names: softmax, window (exact attention to the recent past only), rfa, rfa_gate, hybrid, ra, lara, eva. Every field below is a
-// key of the string, with underscores or hyphens; a key that the kind does not use is an error.
+// Names: softmax, window (exact attention to the recent past only), rfa, rfa_gate, hybrid, ra, lara, eva, mean (of all
+// visible values: a baseline). Every field below is a key of the string, with underscores or hyphens; a key that the kind does
+// not use is an error.
 #ifndef RAFFIA_ESTIMATOR_H_
 #define RAFFIA_ESTIMATOR_H_
 
@@ -23,7 +24,7 @@
 
 namespace raffia {
 
-enum class EstimatorKind : uint8_t { softmax, window, rfa, rfa_gate, hybrid, ra, lara, eva };
+enum class EstimatorKind : uint8_t { softmax, window, rfa, rfa_gate, hybrid, ra, lara, eva, mean };
 
 std::string_view name_of(EstimatorKind kind);
 

@@ -4,8 +4,8 @@
 //   attend(estimator, {.q = q, .k = k, .v = v, .gate_logits = gates, .map = &map}, memory, out, {.causal = true});
 //   memory.save("chat.memory");
 //
-// It holds a State (rfa, rfa_gate), a WindowState (hybrid, lara, eva) or a KeyCache (exact attention); the registry of estimators
-// says which. A value: it can be copied, selected, saved and loaded.
+// It holds a State (linear attention), a WindowState (an exact window and what stands for the tokens before it) or a KeyCache
+// (exact attention); the registry of estimators says which. A value: it can be copied, selected, saved and loaded.
 #ifndef RAFFIA_MEMORY_H_
 #define RAFFIA_MEMORY_H_
 

@@ -106,6 +106,9 @@ void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOpt
 void softmax_attention_backward(View4 q, View4 k, View4 v, View4 dout, const SoftmaxGradients& gradients,
                                 const SoftmaxOptions& options = {});
 
+// The estimator `mean`: the mean of the values that a query sees, 0 if it sees none. Masked tokens of the causal form output 0.
+void mean_attention(View4 q, View4 k, View4 v, MutView4 out, bool causal, const Layout& layout = {});
+
 // Attention with the exact Gaussian kernel of unit vectors, which the trig map estimates; sigma [G, D]. options.scale is
 // ignored.
 //   out_t = sum_j w_tj v_j / sum_j w_tj,   w_tj = exp(-|sigma o (q^_t - k^_j)|^2 / 2)

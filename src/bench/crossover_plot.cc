@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bench/gnuplot.h"
+#include "raffia/estimator.h"
 
 namespace raffia::bench {
 namespace {
@@ -64,7 +65,8 @@ std::string curve_title(const TimeCurve& curve, const std::vector<TimeCurve>& cu
   if (record.segment && differs(curves, [](const Record& r) { return r.segment.value_or(0); })) {
     parts.push_back(fmt::format("segment {}", *record.segment));
   }
-  return parts.empty() ? look_of(record.op).title : fmt::format("{} ({})", look_of(record.op).title, fmt::join(parts, ", "));
+  const std::string title(look_of(record.op).title);
+  return parts.empty() ? title : fmt::format("{} ({})", title, fmt::join(parts, ", "));
 }
 
 std::string plot_title(const std::vector<TimeCurve>& curves) {
@@ -167,10 +169,15 @@ std::string script_of(const std::vector<TimeCurve>& curves) {
 
 }  // namespace
 
-const Look& look_of(std::string_view op) {
+Look look_of(std::string_view op) {
   const std::string_view kind = op.substr(0, op.find(':'));
   const auto* known = std::find_if(std::begin(kLooks), std::end(kLooks), [kind](const Look& look) { return look.op == kind; });
-  return known == std::end(kLooks) ? *(std::end(kLooks) - 1) : *known;
+  if (known != std::end(kLooks)) return *known;
+  Look look = *(std::end(kLooks) - 1);
+  for (const EstimatorKind one : estimator_kinds()) {
+    if (name_of(one) == kind) look.title = name_of(one);
+  }
+  return look;
 }
 
 std::optional<double> crossover(std::span<const CurvePoint> softmax, std::span<const CurvePoint> other) {

@@ -14,10 +14,10 @@ namespace raffia::bench {
 
 // The colour and line of an estimator in all plots.
 struct Look {
-  std::string_view op;
-  const char *title, *colour;
+  std::string_view op, title;
+  const char* colour;
 };
-const Look& look_of(std::string_view op);  // all mixtures of estimators look the same
+Look look_of(std::string_view op);  // all mixtures of estimators look the same
 
 struct CurvePoint {
   double length = 0;

@@ -36,7 +36,7 @@ std::string title_of(const ModelRecord& record, const std::vector<Curve>& curves
   const auto differs = [&](const auto& field) {
     return std::ranges::any_of(curves, [&](const Curve& curve) { return curve.front().*field != record.*field; });
   };
-  std::string title = record.model ? *record.model : look_of(record.op).title;
+  std::string title = record.model ? *record.model : std::string(look_of(record.op).title);
   if (differs(&ModelRecord::type)) title += ", " + record.type;
   if (differs(&ModelRecord::batch)) title += fmt::format(", batch {}", record.batch);
   if (differs(&ModelRecord::threads)) title += fmt::format(", {} thread{}", record.threads, record.threads == 1 ? "" : "s");

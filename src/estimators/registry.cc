@@ -9,6 +9,18 @@
 #include "core/split.h"
 
 namespace raffia {
+
+// Each is defined in the folder of its kind, and has its row in estimator_modules().
+const EstimatorModule& softmax_module();
+const EstimatorModule& window_module();
+const EstimatorModule& rfa_module();
+const EstimatorModule& rfa_gate_module();
+const EstimatorModule& hybrid_module();
+const EstimatorModule& ra_module();
+const EstimatorModule& lara_module();
+const EstimatorModule& eva_module();
+const EstimatorModule& mean_module();
+
 namespace {
 
 std::string names_of_kinds() {
@@ -104,8 +116,9 @@ class CheckedCall {
 }  // namespace
 
 std::span<const EstimatorModule* const> estimator_modules() {
-  static const EstimatorModule* const modules[] = {&softmax_module(), &window_module(), &rfa_module(),  &rfa_gate_module(),
-                                                   &hybrid_module(),  &ra_module(),     &lara_module(), &eva_module()};
+  static const EstimatorModule* const modules[] = {&softmax_module(),  &window_module(), &rfa_module(),
+                                                   &rfa_gate_module(), &hybrid_module(), &ra_module(),
+                                                   &lara_module(),     &eva_module(),    &mean_module()};
   return modules;
 }
 

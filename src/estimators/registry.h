@@ -68,16 +68,6 @@ class EstimatorModule {
       : kind(its_kind), name(its_name), summary(its_summary), keys(std::move(its_keys)), forms_differ(differ) {}
 };
 
-// The registry: a row per kind. Each function is defined in the folder of its kind.
-const EstimatorModule& softmax_module();
-const EstimatorModule& window_module();
-const EstimatorModule& rfa_module();
-const EstimatorModule& rfa_gate_module();
-const EstimatorModule& hybrid_module();
-const EstimatorModule& ra_module();
-const EstimatorModule& lara_module();
-const EstimatorModule& eva_module();
-
 std::span<const EstimatorModule* const> estimator_modules();  // in the order of EstimatorKind
 const EstimatorModule& module_of(EstimatorKind kind);         // throws InvalidArgument
 // Names of the kinds that have a trait with their default settings: "softmax, rfa or lara".

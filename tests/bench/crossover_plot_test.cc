@@ -5,6 +5,8 @@
 #include <cmath>
 #include <vector>
 
+#include "raffia/estimator.h"
+
 namespace raffia::bench {
 namespace {
 
@@ -13,6 +15,13 @@ std::vector<CurvePoint> curve(std::vector<double> lengths, double scale, double 
   std::vector<CurvePoint> points;
   for (const double length : lengths) points.push_back({length, scale * std::pow(length, power)});
   return points;
+}
+
+TEST(Look, HasATitleForEveryKindOfEstimator) {
+  for (const EstimatorKind kind : estimator_kinds()) EXPECT_NE(look_of(name_of(kind)).title, "model") << name_of(kind);
+  EXPECT_EQ(look_of("rfa_gate:samples=8").title, "RFA-Gate");
+  EXPECT_EQ(look_of("window:window=8").title, "window");
+  EXPECT_EQ(look_of("rfa_gate;softmax").title, "model");
 }
 
 TEST(Crossover, IsWherePowerLawsMeet) {

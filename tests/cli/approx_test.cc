@@ -167,6 +167,18 @@ TEST_F(Approx, CausalFormsAreComparedWithCausalAttention) {
   EXPECT_GT(found[2]["mse"].get<double>(), 1e-6);
 }
 
+TEST_F(Approx, TheErrorOfTheMeanIsTheBaseline) {
+  for (const std::string causal : {"", "--causal "}) {
+    const json found = records(causal + "--estimators mean,lara:samples=4" + kTiny);
+    ASSERT_EQ(found.size(), 2U);
+    EXPECT_EQ(found[0]["spec"], "mean");
+    EXPECT_EQ(found[0]["base_mse"], found[1]["base_mse"]);
+    // The outputs are fp32: relative errors of some 1e-7.
+    const double base = found[0]["base_mse"];
+    EXPECT_NEAR(found[0]["mse"].get<double>(), base, 1e-6 * base);
+  }
+}
+
 TEST_F(Approx, TrigFeaturesEstimateTheGaussianKernel) {
   const std::string flags = " --data iid --scale 2 --estimators rfa --samples 4096 --length 30 --head-dim 8 --seeds 1";
   const Result softmax = approx("--json" + flags);

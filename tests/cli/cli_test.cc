@@ -169,7 +169,7 @@ TEST_F(Cli, BadUsageExitsWithTwoAndSaysWhy) {
   expect_refused("bench attention --ops eva --causal --samples 6", "summaries is 6, expected a multiple of 4 (window / chunk)");
   expect_refused("bench step --ops lara --chunk 7", "chunk is 7, expected a divisor of window, 32");
   expect_refused("bench step --ops ra",
-                 "--ops: ra has no step of constant cost, expected softmax, window, rfa, rfa_gate, hybrid, lara or eva");
+                 "--ops: ra has no step of constant cost, expected softmax, window, rfa, rfa_gate, hybrid, lara, eva or mean");
   expect_refused("bench step --lengths -5", "--lengths: '-5' is not a positive integer");
 }
 
@@ -281,6 +281,29 @@ TEST_F(Cli, EveryEstimatorRunsEveryPassInBothForms) {
           << record;
     }
   }
+}
+
+TEST_F(Cli, TheMeanRunsEveryPassInBothFormsAndByStep) {
+  for (const std::string causal : {"", " --causal"}) {
+    const Result result =
+        raffia("bench attention --json --ops mean --passes forward,backward --input features,qk" + causal + kTiny);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const json records = json::parse(result.out);
+    ASSERT_EQ(records.size(), 2 * 2) << records;  // lengths x passes
+    for (const json& record : records) {
+      EXPECT_EQ(record["op"], "mean") << record;
+      EXPECT_GT(record["seconds"].get<double>(), 0) << record;
+      EXPECT_GT(record["gflops"].get<double>(), 0) << record;
+      EXPECT_GT(record["ratio_to_softmax"].get<double>(), 0) << record;
+      EXPECT_TRUE(record["map"].is_null()) << record;
+      EXPECT_EQ(record["state_bytes"].is_number(), !causal.empty()) << record;
+    }
+  }
+  const Result steps = raffia("bench step --json --ops mean --input qk" + kTiny);
+  ASSERT_EQ(steps.exit_code, 0) << steps.err;
+  const json records = json::parse(steps.out);
+  ASSERT_EQ(records.size(), 2) << records;
+  EXPECT_EQ(records[0]["state_bytes"], records[1]["state_bytes"]) << "of constant size";
 }
 
 TEST_F(Cli, GflopsOfEstimatorsAreTheDocumentedFlopOverSeconds) {

@@ -20,7 +20,7 @@ std::string refusal_of_text(const std::string& text) {
 const std::pair<const char*, EstimatorKind> kNames[] = {
     {"softmax", EstimatorKind::softmax},   {"window", EstimatorKind::window}, {"rfa", EstimatorKind::rfa},
     {"rfa_gate", EstimatorKind::rfa_gate}, {"hybrid", EstimatorKind::hybrid}, {"ra", EstimatorKind::ra},
-    {"lara", EstimatorKind::lara},         {"eva", EstimatorKind::eva}};
+    {"lara", EstimatorKind::lara},         {"eva", EstimatorKind::eva},       {"mean", EstimatorKind::mean}};
 
 TEST(ParseEstimator, ANameAloneIsItsKindWithDefaults) {
   for (const auto& [name, kind] : kNames) {
@@ -118,8 +118,9 @@ TEST(ParseEstimator, NamesRoundTrip) {
 }
 
 TEST(ParseEstimator, RefusalsNameWhatWasExpected) {
-  EXPECT_EQ(refusal_of_text("performer"),
-            "parse_estimator: kind is \"performer\", expected one of softmax, window, rfa, rfa_gate, hybrid, ra, lara, eva");
+  EXPECT_EQ(
+      refusal_of_text("performer"),
+      "parse_estimator: kind is \"performer\", expected one of softmax, window, rfa, rfa_gate, hybrid, ra, lara, eva, mean");
   EXPECT_EQ(refusal_of_text("").rfind("parse_estimator: kind is \"\", expected one of softmax", 0), 0U);
   EXPECT_EQ(refusal_of_text("rfa:"), "parse_estimator: \"\" in \"rfa:\", expected key=value");
   EXPECT_EQ(refusal_of_text("rfa:samples=4,"), "parse_estimator: \"\" in \"rfa:samples=4,\", expected key=value");
@@ -217,14 +218,15 @@ TEST(Estimator, SaysWhichFormsItHas) {
   EXPECT_EQ(forms("lara:mean=true"), std::pair(false, true));
   EXPECT_EQ(forms("eva"), std::pair(true, true));
   EXPECT_EQ(forms("eva:samples=0"), std::pair(true, false));
+  EXPECT_EQ(forms("mean"), std::pair(true, true));
 }
 
 TEST(Estimator, SaysWhetherItsOutputDependsOnTheSeed) {
   for (const char* text : {"rfa", "rfa:log=true", "rfa_gate:map=positive", "hybrid", "ra", "lara", "eva"}) {
     EXPECT_TRUE(traits_of(parse_estimator(text)).is_random) << text;
   }
-  for (const char* text :
-       {"softmax", "window", "rfa:map=elu", "rfa_gate:map=identity", "hybrid:map=relu", "lara:mean=true", "eva:samples=0"}) {
+  for (const char* text : {"softmax", "window", "rfa:map=elu", "rfa_gate:map=identity", "hybrid:map=relu", "lara:mean=true",
+                           "eva:samples=0", "mean"}) {
     EXPECT_FALSE(traits_of(parse_estimator(text)).is_random) << text;
   }
 }
@@ -451,11 +453,12 @@ TEST(Attend, MaskedTokensOutputZeroInCausalOpsButSoftmax) {
     }
   };
   for (const char* text : {"rfa:map=positive", "rfa_gate:map=positive", "hybrid", "ra", "lara:window=8,chunk=4",
-                           "eva:samples=4,window=8,chunk=4,features=8"}) {
+                           "eva:samples=4,window=8,chunk=4,features=8", "mean"}) {
     expect(text, true, true);
   }
   expect("softmax", true, false);
-  for (const char* text : {"softmax", "rfa:map=positive", "rfa:log=true", "ra", "lara:samples=4", "eva:samples=4,window=8"}) {
+  for (const char* text :
+       {"softmax", "rfa:map=positive", "rfa:log=true", "ra", "lara:samples=4", "eva:samples=4,window=8", "mean"}) {
     expect(text, false, false);
   }
 }

@@ -27,7 +27,8 @@ const char* const kCausal[] = {"softmax",
                                "hybrid:samples=8,window=8",
                                "ra:samples=2",
                                "lara:samples=16,window=8,chunk=4",
-                               "eva:samples=4,window=8,chunk=4,features=8"};
+                               "eva:samples=4,window=8,chunk=4,features=8",
+                               "mean"};
 
 struct Sequences {
   int64_t batch;

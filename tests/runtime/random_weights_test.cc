@@ -26,7 +26,7 @@ TEST(RandomWeights, AnyTypeMakesAModelThatRuns) {
 }
 
 TEST(SessionAtDepth, HasTheSizeOfOneThatReadThatFar) {
-  for (const std::string estimator : {"rfa_gate", "softmax", "hybrid", "window", "eva:samples=16", "lara:samples=16"}) {
+  for (const std::string estimator : {"rfa_gate", "softmax", "hybrid", "window", "eva:samples=16", "lara:samples=16", "mean"}) {
     const ModelConfig config{.vocabulary = 40, .width = 32, .heads = 2, .layers = 2, .estimators = {parse_estimator(estimator)}};
     const auto model = Model::over(config, random_weights(config, WeightType::f32, 3), nullptr, "random");
     for (const int64_t depth : {0, 31, 700, 5000}) {

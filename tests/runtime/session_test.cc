@@ -15,6 +15,8 @@
 #include "io/formats/image.h"
 #include "io/formats/session_file.h"
 #include "raffia/error.h"
+#include "raffia/estimator.h"
+#include "runtime/random_weights.h"
 #include "support/refusal.h"
 #include "support/temporary_directory.h"
 
@@ -214,6 +216,22 @@ INSTANTIATE_TEST_SUITE_P(All, AnySession, testing::ValuesIn(endless_golden_names
   std::ranges::replace(name, '-', '_');
   return name;
 });
+
+// Of every kind in the registry, also those without a golden model.
+TEST(Session, OfAnyKindOfEstimatorGoesOnFromItsFile) {
+  const TemporaryDirectory directory("session_test");
+  for (const EstimatorKind kind : estimator_kinds()) {
+    const Estimator estimator = parse_estimator(name_of(kind));
+    ASSERT_TRUE(traits_of(estimator).causal && traits_of(estimator).has_memory) << name_of(kind);
+    const ModelConfig config{.vocabulary = 40, .width = 32, .heads = 2, .kv_heads = 1, .layers = 2, .estimators = {estimator}};
+    const auto model = Model::over(config, runtime::random_weights(config, WeightType::f32, 3), nullptr, "random");
+    Session session(model);
+    session.prefill(random_ids(40, 70, 1));
+    session.save(directory.path() / "state");
+    Session restored = Session::restore(model, directory.path() / "state");
+    EXPECT_EQ(go_on(restored), go_on(session)) << name_of(kind);
+  }
+}
 
 TEST(Session, OneSnapshotIsEnough) {
   const auto model = golden_model("lm-gate");

@@ -75,6 +75,17 @@ TEST(Convert, AWindowAsLongAsTheTextIsTheSameModel) {
   }
 }
 
+TEST(Convert, TheMeanHasNothingToFit) {
+  const auto source = make_source();
+  const auto converted = make_converted(*source, converted_config(source->config(), parsed({"mean"}), 1));
+  const auto fits = fit_attention(*source, *converted, text(200), {.segment = 40, .segments = 4, .steps = 5});
+  ASSERT_EQ(fits.size(), 2U);
+  for (const LayerFit& fit : fits) {
+    EXPECT_GT(fit.error_at_first, 0) << "layer " << fit.layer;
+    EXPECT_EQ(fit.error, fit.error_at_first) << "layer " << fit.layer;
+  }
+}
+
 class Fitted : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, Fitted,
                          testing::Values("rfa:samples=16,map=relu", "rfa:samples=16", "rfa_gate:samples=16,map=relu",

@@ -42,6 +42,13 @@ with tempfile.TemporaryDirectory() as name:
     run("convert", softmax, gate, "--to", "rfa_gate:samples=8", *fit, "--force")
     assert (gate / "model.safetensors").read_bytes() == before  # the same again, bit for bit
 
+    # A baseline: the mean of the values, in the place of softmax.
+    mean = home / "mean"
+    run("convert", softmax, mean, "--to", "mean", *fit)
+    assert json.loads((mean / "config.json").read_text())["estimators"] == ["mean"]
+    assert json.loads(run("eval", mean, "--data", text, "--segment", 32, "--memory", "reset", "--threads", 1, "--json").stdout)[0]["nll"] > 0
+    assert "--samples: mean has no samples" in run("convert", softmax, home / "again", "--to", "mean", "--samples", 8, code=2).stderr
+
     tuned = home / "tuned"
     run("train", "lm", "--init", gate, "--data", text, *steps, "--out", tuned)
     assert json.loads((tuned / "config.json").read_text())["estimators"] == config["estimators"]

@@ -161,7 +161,8 @@ TEST_P(BidirectionalAttention, ReadsBothWays) {
 }
 
 class CrossAttention : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(All, CrossAttention, testing::Values("softmax", "rfa:samples=8", "lara:samples=4", "ra"), test_name);
+INSTANTIATE_TEST_SUITE_P(All, CrossAttention, testing::Values("softmax", "rfa:samples=8", "lara:samples=4", "ra", "mean"),
+                         test_name);
 
 TEST_P(CrossAttention, QueriesDoNotMeetWhereDrawsDoNotDependOnThem) {
   const Attention attention = make(GetParam(), false);

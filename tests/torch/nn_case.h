@@ -23,10 +23,11 @@ inline const std::vector<std::string> kCausal = {"softmax",
                                                  "hybrid:samples=8,window=4",
                                                  "lara:samples=8,window=4,chunk=2",
                                                  "ra:samples=2",
-                                                 "eva:samples=4,window=4,chunk=2,features=8"};
+                                                 "eva:samples=4,window=4,chunk=2,features=8",
+                                                 "mean"};
 inline const std::vector<std::string> kBidirectional = {
-    "softmax",     "window:window=4", "rfa:samples=8", "rfa:samples=8,log=true",
-    "rfa:map=elu", "lara:samples=4",  "ra:samples=2",  "eva:samples=4,window=4"};
+    "softmax",      "window:window=4",        "rfa:samples=8", "rfa:samples=8,log=true", "rfa:map=elu", "lara:samples=4",
+    "ra:samples=2", "eva:samples=4,window=4", "mean"};
 
 // A name for a test of this estimator.
 inline std::string test_name(const testing::TestParamInfo<std::string>& info) {

@@ -61,7 +61,7 @@ class Training(unittest.TestCase):
         return subprocess.run(command, text=True, errors="surrogateescape", timeout=300, **streams)
 
     def test_whole_models_are_measured_with_every_contender(self):
-        ops = ["softmax", "torch_softmax", "window", "rfa", "rfa_gate", "torch_chunked", "hybrid", "lara", "ra", "eva"]
+        ops = ["softmax", "torch_softmax", "window", "rfa", "rfa_gate", "torch_chunked", "hybrid", "lara", "ra", "eva", "mean"]
         for what in ("layer", "model"):
             run = self.run_raffia(["bench", "train", "--what", what, "--ops", ",".join(ops), "--lengths", "64", "--heads", "2",
                                    "--head-dim", "8", "--layers", "1", "--vocabulary", "32", "--repeats", "1", "--json"])

@@ -150,7 +150,8 @@ TEST_P(EveryEstimator, RunThatWasInterruptedInEvaluationsEqualsTheWholeBitForBit
 }
 
 INSTANTIATE_TEST_SUITE_P(TrainRun, EveryEstimator,
-                         testing::Values("softmax", "window:window=8", "rfa", "rfa_gate", "hybrid:window=4", "ra", "lara", "eva"),
+                         testing::Values("softmax", "window:window=8", "rfa", "rfa_gate", "hybrid:window=4", "ra", "lara", "eva",
+                                         "mean"),
                          [](const auto& estimator) {
                            const std::string spec = estimator.param;
                            return spec.substr(0, spec.find(':'));

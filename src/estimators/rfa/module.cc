@@ -15,12 +15,6 @@ AttentionGradients linear_gradients(const AttendGradients& wanted) {
   return {.q = wanted.q, .k = wanted.k, .v = wanted.v, .gate_logits = wanted.gate_logits, .map = wanted.map};
 }
 
-AttentionOptions linear_options(const AttendOptions& options) {
-  AttentionOptions op = placed(AttentionOptions{}, options);
-  op.segment = options.segment;
-  return op;
-}
-
 class LinearModule : public EstimatorModule {
  public:
   using EstimatorModule::EstimatorModule;

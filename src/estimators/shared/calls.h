@@ -27,6 +27,13 @@ Options scaled(Options op, const AttendOptions& options) {
   return placed(op, options);
 }
 
+// The options of a linear op.
+inline AttentionOptions linear_options(const AttendOptions& options) {
+  AttentionOptions op = placed(AttentionOptions{}, options);
+  op.segment = options.segment;
+  return op;
+}
+
 // Sequences of a call: entries of the batch, or packed ones.
 inline int64_t sequences_of(const AttendInputs& inputs, const Layout& layout) {
   return layout.cu_seqlens.empty() ? inputs.q.extent(0) : std::ssize(layout.cu_seqlens) - 1;

@@ -4,10 +4,21 @@
 
 namespace raffia::ops {
 
+// Each is defined in the file of its kind, and has its row in tensors_of().
+const TensorEstimator& exact_tensors();  // softmax, window
+const TensorEstimator& rfa_tensors();
+const TensorEstimator& rfa_gate_tensors();
+const TensorEstimator& hybrid_tensors();
+const TensorEstimator& ra_tensors();
+const TensorEstimator& lara_tensors();
+const TensorEstimator& eva_tensors();
+const TensorEstimator& mean_tensors();
+
 const TensorEstimator& tensors_of(EstimatorKind kind) {
   // In the order of EstimatorKind.
-  static const TensorEstimator* const all[] = {&exact_tensors(),  &exact_tensors(), &rfa_tensors(),  &rfa_gate_tensors(),
-                                               &hybrid_tensors(), &ra_tensors(),    &lara_tensors(), &eva_tensors()};
+  static const TensorEstimator* const all[] = {&exact_tensors(),    &exact_tensors(),  &rfa_tensors(),
+                                               &rfa_gate_tensors(), &hybrid_tensors(), &ra_tensors(),
+                                               &lara_tensors(),     &eva_tensors(),    &mean_tensors()};
   require(static_cast<size_t>(kind) < std::size(all), "Attention: kind is {}, expected one of the estimators",
           static_cast<int>(kind));
   return *all[static_cast<size_t>(kind)];

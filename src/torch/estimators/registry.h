@@ -39,15 +39,6 @@ class TensorEstimator {
   virtual Attended extend(const Estimator& estimator, const AttendTensors& in, TensorMemory& memory) const = 0;
 };
 
-// A row per kind. Each function is defined in the file of its kind.
-const TensorEstimator& exact_tensors();  // softmax, window
-const TensorEstimator& rfa_tensors();
-const TensorEstimator& rfa_gate_tensors();
-const TensorEstimator& hybrid_tensors();
-const TensorEstimator& ra_tensors();
-const TensorEstimator& lara_tensors();
-const TensorEstimator& eva_tensors();
-
 const TensorEstimator& tensors_of(EstimatorKind kind);
 
 // For the files of the kinds.

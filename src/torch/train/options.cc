@@ -56,8 +56,8 @@ const OptionInfo kTable[] = {
      OnResume::same, kText},
 
     {"estimator", &O::estimator, "Attention of all layers, or one per layer separated by ';': rfa_gate, hybrid, softmax, ..."},
-    {"cross", &O::cross, "Cross attention of the decoder: softmax, rfa, lara", 0, 0, OnResume::same, kTranslate},
-    {"positions", &O::positions, "none, rotary or learned; auto: none if all layers are rfa_gate, else rotary"},
+    {"cross", &O::cross, "Cross attention of the decoder: softmax, rfa, lara, ...", 0, 0, OnResume::same, kTranslate},
+    {"positions", &O::positions, "none, rotary or learned; auto: none if no layer wants them (as rfa_gate), else rotary"},
     {"layers", &O::layers, "Layers", 1, kMaxLayers},
     {"width", &O::width, "Width of the model", 1, kMaxWidth},
     {"heads", &O::heads, "Attention heads, a divisor of the width", 1, kMaxWidth},
