@@ -1,6 +1,8 @@
 """raffia convert from outside: a tiny softmax model is converted, scored and finetuned. convert_test.py RAFFIA-TRAIN"""
 import json
 import pathlib
+import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -41,6 +43,16 @@ with tempfile.TemporaryDirectory() as name:
     assert (gate / "model.safetensors").read_bytes() == before
     run("convert", softmax, gate, "--to", "rfa_gate:samples=8", *fit, "--force")
     assert (gate / "model.safetensors").read_bytes() == before  # the same again, bit for bit
+
+    # A model that computes no numbers: an error, not null in JSON, and nothing is written.
+    overflowing = home / "overflowing"
+    shutil.copytree(softmax, overflowing)
+    weights = (softmax / "model.safetensors").read_bytes()
+    begin = 8 + int.from_bytes(weights[:8], "little")
+    (overflowing / "model.safetensors").write_bytes(weights[:begin] + struct.pack("<f", 1e30) * ((len(weights) - begin) // 4))
+    refused = run("convert", overflowing, home / "nan", "--to", "rfa_gate:samples=8", *fit, "--json", code=1)
+    assert "layer 0: the error of the fitted attention is" in refused.stderr and refused.stdout == "", refused
+    assert not (home / "nan").exists()
 
     tuned = home / "tuned"
     run("train", "lm", "--init", gate, "--data", text, *steps, "--out", tuned)

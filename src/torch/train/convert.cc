@@ -1,5 +1,6 @@
 #include "torch/train/convert.h"
 
+#include <fmt/format.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adam.h>
 
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "raffia/error.h"
 #include "torch/train/evaluate.h"
 
 namespace raffia::train {
@@ -210,6 +212,12 @@ std::vector<LayerFit> fit_attention(nn::LanguageModelImpl& source, nn::LanguageM
     fit.error_searched = fitting.error();
     if (options.steps > 0 && !new_parameters(fitted[i]).empty()) fitting.descend(options);
     fit.error = fitting.error();
+    if (!std::isfinite(fit.error)) {
+      throw Error(
+          fmt::format("layer {}: the error of the fitted attention is {}, expected a finite number: the weights of the model "
+                      "are damaged",
+                      layer, fit.error));
+    }
     fit.sigma = fitted[i]->monitor().sigma;
     fits.push_back(fit);
   }
