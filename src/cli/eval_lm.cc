@@ -13,6 +13,7 @@
 #include "cli/eval.h"
 #include "cli/shared/command.h"
 #include "cli/shared/table.h"
+#include "cli/shared/unknown_tokens.h"
 #include "core/message.h"
 #include "model/model_directory.h"
 #include "raffia/error.h"
@@ -178,8 +179,12 @@ void evaluate_lm(const EvalFlags& flags, const ModelConfig& config) {
   nn::LanguageModelImpl model(config);
   nn::load_weights(model, flags.model / kWeightsFile);
   const auto tokenizer = load_tokenizer(flags.model);
-  const train::ScoredText text = train::scored_text(*tokenizer, train::read_for(tokenizer->kind(), flags.data));
+  const std::string read = train::read_for(tokenizer->kind(), flags.data);
+  const train::ScoredText text = train::scored_text(*tokenizer, read);
   check_ids(text.ids, config);
+  UnknownTokens unknown(*tokenizer);
+  unknown.add(read, text.ids);
+  if (const std::string summary = unknown.summary(); !summary.empty()) say("{}: {}", flags.data.string(), summary);
   if (!flags.dump.empty()) return dump_qkv(flags, model, text.ids);
   score(flags, model, text);
 }

@@ -54,6 +54,12 @@ with tempfile.TemporaryDirectory() as name:
     assert "layer 0: the error of the fitted attention is" in refused.stderr and refused.stdout == "", refused
     assert not (home / "nan").exists()
 
+    # A character that the text for training did not have.
+    other = home / "other.txt"
+    other.write_text(text.read_text() + "\u00e9t\u00e9\n")
+    said = run("eval", gate, "--data", other, "--segment", 32, "--memory", "reset", "--threads", 1, "--json").stderr
+    assert f'{other}: 3 characters are not in the vocabulary and were read as unknown tokens: "\u00e9", "t"' in said, said
+
     tuned = home / "tuned"
     run("train", "lm", "--init", gate, "--data", text, *steps, "--out", tuned)
     assert json.loads((tuned / "config.json").read_text())["estimators"] == config["estimators"]
