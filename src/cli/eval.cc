@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -21,6 +22,7 @@
 #include "cli/shared/command.h"
 #include "cli/shared/flags.h"
 #include "cli/shared/progress.h"
+#include "cli/shared/unknown_tokens.h"
 #include "core/message.h"
 #include "io/data/bleu.h"
 #include "io/data/datasets.h"
@@ -268,8 +270,12 @@ void evaluate_lm(const EvalFlags& flags, const ModelConfig& config) {
   nn::LanguageModelImpl model(config);
   nn::load_weights(model, flags.model / kWeightsFile);
   const auto tokenizer = load_tokenizer(flags.model);
-  const train::ScoredText text = train::scored_text(*tokenizer, train::read_for(tokenizer->kind(), flags.data));
+  const std::string read = train::read_for(tokenizer->kind(), flags.data);
+  const train::ScoredText text = train::scored_text(*tokenizer, read);
   check_ids(text.ids, config);
+  UnknownTokens unknown(*tokenizer);
+  unknown.add(read, text.ids);
+  if (const std::string summary = unknown.summary(); !summary.empty()) say("{}: {}", flags.data.string(), summary);
   if (!flags.dump.empty()) return dump_qkv(flags, model, text.ids);
   score(flags, model, text);
 }
@@ -315,6 +321,19 @@ const bench::RecordColumn<LabelRecord> kLabelColumns[] = {
     {"seconds", [](const LabelRecord& r) { return json_of(r.seconds); }, Style::measured, human_seconds_of},
 };
 
+// Encodes parts of the same data, and says what is not in the vocabulary.
+std::vector<train::Sequences> encode_and_report(const Tokenizer& tokenizer, const std::filesystem::path& data,
+                                                std::initializer_list<std::span<const std::string>> parts) {
+  UnknownTokens unknown(tokenizer);
+  std::vector<train::Sequences> encoded;
+  for (const std::span<const std::string> texts : parts) {
+    encoded.push_back(train::encode_all(tokenizer, texts));
+    for (size_t i = 0; i < texts.size(); ++i) unknown.add(texts[i], encoded.back()[i]);
+  }
+  if (const std::string summary = unknown.summary(); !summary.empty()) say("{}: {}", data.string(), summary);
+  return encoded;
+}
+
 // Examples 0..count in parts of --batch, in evaluation mode.
 void evaluate_labels(const EvalFlags& flags, nn::ModelImpl& model, int64_t count,
                      const std::function<train::LabelScore(int64_t begin, int64_t end)>& score) {
@@ -336,7 +355,7 @@ void evaluate_translator(const EvalFlags& flags, const ModelConfig& config) {
   nn::TranslatorImpl model(config);
   nn::load_weights(model, flags.model / kWeightsFile);
   const auto tokenizer = load_tokenizer(flags.model);
-  const train::Sequences sources = train::encode_all(*tokenizer, text.sources);
+  const train::Sequences sources = encode_and_report(*tokenizer, flags.data, {text.sources}).front();
 
   const auto start = Clock::now();
   TranslationRecord record{.sentences = static_cast<int64_t>(sources.size())};
@@ -364,9 +383,10 @@ void evaluate_classifier(const EvalFlags& flags, const ModelConfig& config) {
   }
   const LabelledTexts texts = read_labelled_texts(flags.data, format);
   const auto tokenizer = load_tokenizer(flags.model);
-  const train::LabelledTextBatches batches(
-      train::encode_all(*tokenizer, texts.texts), train::encode_all(*tokenizer, texts.seconds),
-      class_ids(texts.labels, load_classes(flags.model), flags.data.string()), {.longest = trained.segment});
+  std::vector<train::Sequences> encoded = encode_and_report(*tokenizer, flags.data, {texts.texts, texts.seconds});
+  const train::LabelledTextBatches batches(std::move(encoded[0]), std::move(encoded[1]),
+                                           class_ids(texts.labels, load_classes(flags.model), flags.data.string()),
+                                           {.longest = trained.segment});
   nn::ClassifierImpl model(config);
   nn::load_weights(model, flags.model / kWeightsFile);
   evaluate_labels(flags, model, batches.size(), [&](int64_t begin, int64_t end) {

@@ -25,6 +25,7 @@
 #include "io/formats/json_fields.h"
 #include "io/formats/text.h"
 #include "raffia/error.h"
+#include "raffia/memory.h"
 #include "raffia/session.h"
 #include "raffia/window_state.h"
 
@@ -107,6 +108,27 @@ Json window_state_facts(const std::filesystem::path& file) {
           {"chunk", shape.chunk}};
 }
 
+// A file of a KeyCache, written by Memory::save.
+Json key_cache_facts(const std::filesystem::path& file) {
+  const Memory memory = Memory::load(file);
+  const KeyCache& cache = *memory.key_cache();
+  const KeyCacheShape& shape = cache.shape();
+  std::vector<int64_t> tokens, rows;
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    tokens.push_back(cache.tokens(b));
+    rows.push_back(cache.rows(b));
+  }
+  return {{"file", file.string()},
+          {"image", kKeyCacheImage.noun},
+          {"bytes", std::filesystem::file_size(file)},
+          {"batch", shape.batch},
+          {"tokens", tokens},
+          {"rows", rows},
+          {"heads", shape.heads},
+          {"dim", shape.dim},
+          {"value_dim", shape.value_dim}};
+}
+
 // The kind of file, by its first bytes. Other files are reported as invalid sessions.
 Json facts_of(const std::filesystem::path& file) {
   std::string magic(kStateImage.magic.size(), '\0');
@@ -114,6 +136,7 @@ Json facts_of(const std::filesystem::path& file) {
   magic.resize(opened.read(std::as_writable_bytes(std::span(magic))));
   if (magic == kStateImage.magic) return state_facts(file);
   if (magic == kWindowStateImage.magic) return window_state_facts(file);
+  if (magic == kKeyCacheImage.magic) return key_cache_facts(file);
   return session_facts(file);
 }
 

@@ -234,9 +234,9 @@ void run_training(TrainKind kind, const TrainFlags& flags) {
     }
     at::set_num_threads(options.threads > 0 ? static_cast<int>(options.threads) : default_threads());
     if (const std::string warning = bench::blas_warning(); !warning.empty()) observer.note(warning);
-    group =
-        std::make_unique<train::Group>(place, train::GroupOptions{.timeout = std::chrono::seconds(options.rank_timeout),
-                                                                  .note = [&](const std::string& text) { screen.note(text); }});
+    group = std::make_unique<train::Group>(place, train::GroupOptions{.timeout = std::chrono::seconds(options.rank_timeout),
+                                                                      .note = [&](const std::string& text) { screen.note(text); },
+                                                                      .signal = [&] { return observer.signal(); }});
     train::require_same_options(*group, options);
     options.group = group.get();
     task = train::make_task(options, options.resume);
@@ -246,7 +246,12 @@ void run_training(TrainKind kind, const TrainFlags& flags) {
   Listener& observer = group->first() ? screen : silent;
   observer.note(task->describe());
   if (!flags.no_plot) screen.plot_into(options.out, task->objective().metric);
-  const train::Summary summary = train::train(options, *task, observer, [&] { return observer.signal(); });
+  train::Summary summary;
+  try {
+    summary = train::train(options, *task, observer, [&] { return observer.signal(); });
+  } catch (const train::GroupInterrupted& interrupted) {
+    throw Interrupted(interrupted.signal, interrupted.what());
+  }
   screen.ended();
   if (summary.end == train::End::interrupted) throw Interrupted(summary.signal, how_it_was_interrupted(summary));
   if (!group->first()) return;

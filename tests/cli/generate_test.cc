@@ -346,7 +346,20 @@ TEST_F(State, InfoReadsWhatTheLibrarySaves) {
   EXPECT_EQ(of_windows["window"], 8);
   EXPECT_EQ(of_windows["tokens"], (std::vector<int64_t>{0, 7}));
 
-  for (const char* name : {"state", "windows"}) {
+  raffia::KeyCache cache({.batch = 2, .heads = 2, .dim = 4, .value_dim = 3});
+  cache.assign(1, 9, std::vector<float>(2 * 2 * 4, 0.5F), std::vector<float>(2 * 2 * 3, 0.25F));
+  raffia::Memory(cache).save(directory_.path() / "cache");
+  const json of_cache = json_of("state info " + file("cache"));
+  EXPECT_EQ(of_cache["image"], "key cache");
+  EXPECT_EQ(of_cache["bytes"], std::filesystem::file_size(directory_.path() / "cache"));
+  EXPECT_EQ(of_cache["tokens"], (std::vector<int64_t>{0, 9}));
+  EXPECT_EQ(of_cache["rows"], (std::vector<int64_t>{0, 2}));
+  EXPECT_EQ(of_cache["heads"], 2);
+  EXPECT_EQ(of_cache["dim"], 4);
+  EXPECT_EQ(of_cache["value_dim"], 3);
+  expect_refused(1, "state restore " + model("lm-gate") + " " + file("cache"), "a key cache, not a session");
+
+  for (const char* name : {"state", "windows", "cache"}) {
     directory_.write("cut", contents(directory_.path() / name).substr(0, 100));
     expect_refused(1, "state info " + file("cut"), "cut");
   }

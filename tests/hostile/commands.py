@@ -15,7 +15,7 @@ FORBIDDEN = (
     "terminate called", "bad_alloc", "std::", "vector::", "basic_string", "map::at", "_Map_base", "stoi", "stod", "Sanitizer",
     "runtime error:", "Segmentation", "core dumped", "Aborted", "c10::", "Exception raised from", "stack smashing", "corrupted",
 )
-NUMBERS_THAT_MUST_BE = ("probability", "log_probability", "score")
+NUMBERS_THAT_MUST_BE = ("probability", "log_probability", "score", "error")
 
 
 PATIENCE = 6  # seconds of the clock for each of a CPU

@@ -2,14 +2,19 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/message.h"
+#include "io/formats/compressed.h"
 #include "raffia/error.h"
+#include "support/compressed_text.h"
 #include "support/refusal.h"
 #include "support/temporary_directory.h"
 
@@ -48,6 +53,28 @@ TEST(Text, FileThatDoesNotFitIntoMemoryIsRefusedByName) {
   };
   EXPECT_EXIT(read_without_memory(), testing::ExitedWithCode(0),
               "large.txt: has 33,554,432 bytes, for which there is not enough memory");
+}
+
+TEST(Text, CompressedFileThatDoesNotFitIntoMemoryIsRefusedByName) {
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+  GTEST_SKIP() << "sanitizers end the program where an allocation is too large";
+#endif
+#endif
+  constexpr size_t kMembers = size_t{2} << 20;  // of 10 bytes each when decompressed
+  std::string members;
+  for (size_t i = 0; i < kMembers; ++i) members += kGzip;
+  const auto decompress_without_memory = [&members] {
+    size_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t size = pages * static_cast<size_t>(::sysconf(_SC_PAGESIZE)) + (size_t{16} << 20);
+    const rlimit little{size, size};
+    ::setrlimit(RLIMIT_AS, &little);
+    write_message(refusal<IoError>([&members] { (void)decompressed(std::move(members), "large.gz", uint64_t{1} << 33); }));
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(decompress_without_memory(), testing::ExitedWithCode(0),
+              "large.gz: is more than [0-9,]+ bytes when decompressed, for which there is not enough memory");
 }
 
 TEST(Text, HoleOfManyGigabytesIsNotRead) {

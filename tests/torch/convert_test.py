@@ -1,6 +1,8 @@
 """raffia convert from outside: a tiny softmax model is converted, scored and finetuned. convert_test.py RAFFIA-TRAIN"""
 import json
 import pathlib
+import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -48,6 +50,27 @@ with tempfile.TemporaryDirectory() as name:
     assert json.loads((mean / "config.json").read_text())["estimators"] == ["mean"]
     assert json.loads(run("eval", mean, "--data", text, "--segment", 32, "--memory", "reset", "--threads", 1, "--json").stdout)[0]["nll"] > 0
     assert "--samples: mean has no samples" in run("convert", softmax, home / "again", "--to", "mean", "--samples", 8, code=2).stderr
+
+    # A model that computes no numbers: an error, not null in JSON, and nothing is written.
+    overflowing = home / "overflowing"
+    shutil.copytree(softmax, overflowing)
+    weights = (softmax / "model.safetensors").read_bytes()
+    begin = 8 + int.from_bytes(weights[:8], "little")
+    header = json.loads(weights[8:begin])
+    del header["__metadata__"]  # with the checksum
+    tensors = json.dumps(header).encode()
+    tensors += b" " * (-len(tensors) % 8)
+    (overflowing / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(tensors)) + tensors + struct.pack("<f", 1e30) * ((len(weights) - begin) // 4))
+    refused = run("convert", overflowing, home / "nan", "--to", "rfa_gate:samples=8", *fit, "--json", code=1)
+    assert "layer 0: the error of the fitted attention is" in refused.stderr and refused.stdout == "", refused
+    assert not (home / "nan").exists()
+
+    # A character that the text for training did not have.
+    other = home / "other.txt"
+    other.write_text(text.read_text() + "\u00e9t\u00e9\n")
+    said = run("eval", gate, "--data", other, "--segment", 32, "--memory", "reset", "--threads", 1, "--json").stderr
+    assert f'{other}: 3 characters are not in the vocabulary and were read as unknown tokens: "\u00e9", "t"' in said, said
 
     tuned = home / "tuned"
     run("train", "lm", "--init", gate, "--data", text, *steps, "--out", tuned)

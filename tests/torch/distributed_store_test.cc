@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
@@ -123,6 +127,84 @@ TEST_F(Store, IsNotFilledWithoutLimit) {
       },
       IoError);
   client()->set("0", bytes("smaller"));
+}
+
+constexpr char kSet = 0, kGet = 1, kAdd = 3;
+
+// A request as it is sent. Sizes of up to 4 bytes.
+std::string request(char operation, const std::string& name, const std::string& value = {}) {
+  std::string bytes{operation, 0, 0, 0};
+  for (const size_t size : {name.size(), value.size()}) {
+    for (int i = 0; i < 4; ++i) bytes += static_cast<char>(size >> (8 * i));
+  }
+  return bytes + name + value;
+}
+
+bool send_all(const Descriptor& to, const std::string& bytes) {
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t count = ::send(to.get(), bytes.data() + done, bytes.size() - done, MSG_NOSIGNAL);
+    if (count <= 0) return false;
+    done += static_cast<size_t>(count);
+  }
+  return true;
+}
+
+// How many of `size` bytes came before the end.
+size_t receive(const Descriptor& from, size_t size) {
+  std::vector<char> block(1 << 16);
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t count = ::recv(from.get(), block.data(), std::min(block.size(), size - done), 0);
+    if (count <= 0) break;
+    done += static_cast<size_t>(count);
+  }
+  return done;
+}
+
+size_t resident_bytes() {
+  size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> pages;
+  return pages * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+constexpr size_t kAnswerHead = 8;
+
+TEST_F(Store, AnswersWaitUntilTheyAreRead) {
+  constexpr size_t kValue = size_t{16} << 20, kRequests = 48;
+  client()->set("a", std::vector<uint8_t>(kValue));
+  const Descriptor greedy = connect_raw("127.0.0.1", port_);
+  std::string said = "raffia 1";
+  for (size_t i = 0; i < kRequests; ++i) said += request(kGet, "a");
+  const size_t before = resident_bytes();
+  ASSERT_TRUE(send_all(greedy, said));
+  ASSERT_EQ(receive(greedy, 1), 1U);
+  EXPECT_LT(resident_bytes() - before, 8 * kValue);  // this test's own answers, and those that wait
+  EXPECT_EQ(receive(greedy, kRequests * (kAnswerHead + kValue) - 1), kRequests * (kAnswerHead + kValue) - 1);  // all come
+}
+
+TEST_F(Store, SumsThatOverflowAreRefused) {
+  const Descriptor stray = connect_raw("127.0.0.1", port_);
+  const std::string most = std::to_string(INT64_MAX);
+  ASSERT_TRUE(send_all(stray, "raffia 1" + request(kAdd, "n", most) + request(kAdd, "n", "1")));
+  EXPECT_EQ(receive(stray, 1000), kAnswerHead + most.size());  // the first answer, then the end
+  EXPECT_EQ(client()->add("n", 0), INT64_MAX);
+}
+
+TEST_F(Store, ManySmallEntriesFillItToo) {
+  const Descriptor stray = connect_raw("127.0.0.1", port_);
+  ASSERT_TRUE(send_all(stray, "raffia 1"));
+  constexpr size_t kBlock = 1000, kBlocks = 4000;
+  size_t answered = 0;
+  for (size_t block = 0; block < kBlocks; ++block) {
+    std::string said;
+    for (size_t i = 0; i < kBlock; ++i) said += request(kSet, std::to_string(block * kBlock + i));
+    if (!send_all(stray, said)) break;
+    const size_t count = receive(stray, kBlock * kAnswerHead) / kAnswerHead;
+    answered += count;
+    if (count < kBlock) break;
+  }
+  EXPECT_GT(answered, 1'000'000U);
+  EXPECT_LT(answered, kStoreBytes / 64);  // less than what a node of a map takes
 }
 
 }  // namespace

@@ -165,6 +165,56 @@ def a_rank_that_waits_ends_at_once(program, data, directory):
             assert process.returncode == 128 + number, f"rank {rank}: exit code {process.returncode}"
 
 
+def start_two_ranks(words):
+    port = free_port()
+    return [subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                             env=environment(RANK=rank, WORLD_SIZE=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)) for rank in (0, 1)]
+
+
+def a_rank_that_is_stopped_is_not_waited_for(program, data, directory):
+    # Which rank is stopped, and what the other one is sent.
+    for stopped, number in ((1, signal.SIGTERM), (0, signal.SIGTERM), (1, None)):
+        out = directory / f"stopped-{stopped}-{number}"
+        ranks = start_two_ranks(command(program, data, out))
+        try:
+            wait_for(lambda: list(out.glob("trainer/step-*")), ranks[0])
+            ranks[stopped].send_signal(signal.SIGSTOP)
+            time.sleep(1)
+            other = ranks[1 - stopped]
+            if number is not None:
+                other.send_signal(number)
+            _, stderr = other.communicate(timeout=60)  # not the half hour that ranks wait for each other
+            assert other.returncode == (1 if number is None else 128 + number), f"exit code {other.returncode}\n{stderr}"
+            expected = "interrupted; " if number is not None else ""
+            assert re.search(rf"raffia: {expected}rank {stopped} \(.*pid {ranks[stopped].pid}\) no longer answers \(last seen .* s ago\): "
+                             r"stopped at step \d+; the last checkpoint is step \d+", stderr), stderr
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.communicate()
+
+
+def any_rank_ends_an_evaluation(program, data, directory):
+    valid = directory / "valid.txt"
+    valid.write_text(data.read_text() * 4000)  # minutes
+    out = directory / "evaluation-by-rank-1"
+    ranks = start_two_ranks(command(program, data, out, "--valid", str(valid), "--log-every", "3", steps=6, eval_every=3))
+    try:
+        log = out / "log.jsonl"
+        wait_for(lambda: log.exists() and '"step":3' in log.read_text(), ranks[0])
+        time.sleep(0.5)
+        ranks[1].send_signal(signal.SIGTERM)
+        for rank in ranks:
+            _, stderr = rank.communicate(timeout=30)
+            assert rank.returncode == 128 + signal.SIGTERM, f"exit code {rank.returncode}\n{stderr}"
+            assert "interrupted; a checkpoint was written at step 3:" in stderr, stderr
+        assert "valid" not in log.read_text(), log.read_text()
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+
 def wrong_keys_are_bad_usage(program, data, directory):
     config = directory / "wrong.toml"
     for text in ("layerz = 3\n", "layers = 'two'\n"):
@@ -231,7 +281,8 @@ def main():
         for check in (sleeping_threads, wrong_keys_are_bad_usage, a_resumed_bar_starts_where_the_run_stood,
                       interrupted_runs_exit_as_shells_count, a_long_evaluation_is_abandoned,
                       ranks_that_were_interrupted_in_evaluations_end_as_the_whole, a_terminal_that_is_closed_leaves_a_checkpoint,
-                      a_closed_terminal_sends_several_signals, runs_under_nohup_go_on, a_rank_that_waits_ends_at_once):
+                      a_closed_terminal_sends_several_signals, runs_under_nohup_go_on, a_rank_that_waits_ends_at_once,
+                      a_rank_that_is_stopped_is_not_waited_for, any_rank_ends_an_evaluation):
             check(program, data, directory)
             print(f"{check.__name__}: fine")
 

@@ -1,13 +1,14 @@
 #include "cli/shared/app_tree.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <cstdio>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -49,24 +50,31 @@ Json option_of(CLI::Option& option) {
   return tree;
 }
 
-std::string in_quotes_of_a_shell(const std::string& text) {
-  std::string result = "'";
-  for (const char c : text) result += c == '\'' ? "'\\''" : std::string(1, c);
-  return result + "'";
-}
-
 const CLI::App& root_of(const CLI::App& app) { return app.get_parent() == nullptr ? app : root_of(*app.get_parent()); }
 
 // The description printed by raffia-train; null if it is not installed or cannot run.
 Json tree_of_raffia_train() {
   const std::filesystem::path path = raffia_train_path();
   if (::access(path.c_str(), X_OK) != 0) return nullptr;
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(
-      ::popen((in_quotes_of_a_shell(path.string()) + " describe 2>/dev/null").c_str(), "r"), ::pclose);
-  if (pipe == nullptr) return nullptr;
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return nullptr;
+  posix_spawn_file_actions_t actions;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  std::string program = path.string(), word = "describe";
+  const std::array<char*, 3> arguments = {program.data(), word.data(), nullptr};
+  pid_t child = -1;
+  const bool runs = ::posix_spawn(&child, program.c_str(), &actions, nullptr, arguments.data(), environ) == 0;
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::close(ends[1]);
   std::string text;
   std::array<char, 4096> bytes;
-  while (const size_t count = std::fread(bytes.data(), 1, bytes.size(), pipe.get())) text.append(bytes.data(), count);
+  for (ssize_t count; (count = ::read(ends[0], bytes.data(), bytes.size())) > 0;) {
+    text.append(bytes.data(), static_cast<size_t>(count));
+  }
+  ::close(ends[0]);
+  if (runs) ::waitpid(child, nullptr, 0);
   const Json tree = Json::parse(text, nullptr, false);
   return tree.is_object() ? tree : Json(nullptr);
 }

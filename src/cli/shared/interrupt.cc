@@ -23,6 +23,13 @@ std::array<int, 2> g_noted = {-1, -1};  // a pipe that holds a byte per signal t
 // A signal is noted in place of one that asks for less.
 int urgency(int signal) { return signal == 0 ? 0 : signal == SIGINT ? 1 : signal == SIGHUP ? 2 : 3; }
 
+bool is_first_process() { return ::getpid() == 1; }
+
+void end_now(int signal) {
+  constexpr int kSignal = 128;
+  ::_exit(kSignal + signal);
+}
+
 void note(int signal) {
   int before = 0;
   while (urgency(before) < urgency(signal)) {
@@ -33,6 +40,7 @@ void note(int signal) {
     return;
   }
   if (signal == SIGHUP) return;
+  if (is_first_process()) end_now(signal);
   std::signal(signal, SIG_DFL);
   std::raise(signal);  // once this handler has returned
 }
@@ -54,6 +62,7 @@ Interrupts::Interrupts() {
 
 Interrupts::~Interrupts() {
   set_handlers(SIG_DFL);
+  end_first_process_on_signals();
   for (int& end : g_noted) {
     ::close(end);
     end = -1;
@@ -74,6 +83,10 @@ std::vector<int> ending_signals() {
   struct sigaction hangup = {};
   const bool is_ignored = sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;
   return is_ignored ? std::vector{SIGINT, SIGTERM} : std::vector{SIGINT, SIGHUP, SIGTERM};
+}
+
+void end_first_process_on_signals() {
+  if (is_first_process()) set_handlers(end_now);
 }
 
 bool await_input(int descriptor) {

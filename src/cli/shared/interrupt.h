@@ -24,6 +24,10 @@ class Interrupts {
 // Signals that ask a process to end and that it may handle: SIGINT, SIGTERM, and SIGHUP unless it is ignored, as under nohup.
 std::vector<int> ending_signals();
 
+// The kernel does not apply the default action of a signal to the first process of a container (PID 1): in such a process, these
+// signals get a handler that ends it, with exit code 128 plus the number. In others, nothing changes.
+void end_first_process_on_signals();
+
 // Waits until a read of `descriptor` would not block. False: a signal was noted, before or during the wait, by any thread. Only
 // this wait is interrupted, never a read: a signal that comes just before a read would not end it.
 bool await_input(int descriptor);

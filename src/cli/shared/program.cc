@@ -19,6 +19,7 @@
 
 #include "bench/error.h"
 #include "cli/shared/app_tree.h"
+#include "cli/shared/interrupt.h"
 #include "core/message.h"
 #include "core/suggest.h"
 #include "io/formats/mapped_file.h"
@@ -131,6 +132,7 @@ int run_program(const Program& program, int argc, char** argv) {
   fill_standard_streams();
   // If the reader of stdout or stderr is gone, a command must still be able to save its results. Writing to stdout then fails.
   std::signal(SIGPIPE, SIG_IGN);
+  end_first_process_on_signals();  // commands that do more on a signal replace these handlers
   exit_where_mapped_files_are_cut(program.name);
   try {
     const int code = run(program, argc, argv);

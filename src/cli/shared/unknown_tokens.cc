@@ -30,6 +30,7 @@ void UnknownTokens::find_examples(std::string_view text) {
   for (size_t at = 0, size = 0; at < text.size() && examples_.size() < kMaxExamples; at += size) {
     size = words_ ? size_of_word(text, at) : character_at(text, at).size;
     const std::string part(text.substr(at, size));
+    if (!tried_.insert(part).second) continue;
     const std::vector<int32_t> ids = tokenizer_.encode_rest(part);
     if (std::ranges::find(ids, tokenizer_.unknown()) == ids.end()) continue;
     const std::string shown = words_ ? part.substr(part.find_first_not_of(" \t\r\n\f\v")) : part;

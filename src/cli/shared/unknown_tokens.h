@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "raffia/tokenizer.h"
@@ -27,6 +28,7 @@ class UnknownTokens {
   const Tokenizer& tokenizer_;
   const bool words_;  // an unknown token is a word, else a character
   int64_t count_ = 0;
+  std::unordered_set<std::string> tried_;
   std::vector<std::string> examples_;  // distinct, the first few
 };
 

@@ -5,6 +5,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -96,6 +97,7 @@ class Decompressor::Gzip : public Stream {
       const size_t taken = in - stream_.avail_in, given = out - stream_.avail_out;
       input.remove_prefix(taken);
       made += given;
+      if (result == Z_MEM_ERROR) throw std::bad_alloc();
       between_members_ = result == Z_STREAM_END;
       if (!between_members_ && result != Z_OK && result != Z_BUF_ERROR) {
         refuse(stream_.msg != nullptr ? stream_.msg : "damaged");
@@ -127,6 +129,7 @@ class Decompressor::Xz : public Stream {
     input.remove_prefix(input.size() - stream_.avail_in);
     made = output.size() - stream_.avail_out;
     if (result == LZMA_STREAM_END) return true;
+    if (result == LZMA_MEM_ERROR) throw std::bad_alloc();
     if (result == LZMA_MEMLIMIT_ERROR) refuse("it needs more than 128 MiB of memory to decompress");
     if (result != LZMA_OK && result != LZMA_BUF_ERROR) refuse("damaged");  // BUF_ERROR: no progress
     return false;
@@ -160,8 +163,15 @@ std::string decompressed(std::string bytes, std::string_view where, uint64_t lim
   Decompressor decompressor(compression, std::string(where));
   std::string output;
   std::string_view left = bytes;
-  while (!decompressor.run(left, true, output, kPiece)) {
-    if (output.size() > limit) break;
+  try {
+    while (!decompressor.run(left, true, output, kPiece)) {
+      if (output.size() > limit) break;
+    }
+  } catch (const std::bad_alloc&) {
+    const size_t size = output.size();
+    output = std::string();  // the message needs memory, too
+    throw IoError(
+        fmt::format("{}: is more than {} bytes when decompressed, for which there is not enough memory", where, grouped(size)));
   }
   if (output.size() > limit) {
     throw FormatError(fmt::format("{}: is more than {} bytes when decompressed", where, grouped(limit)));

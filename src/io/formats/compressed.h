@@ -39,7 +39,7 @@ class Decompressor {
 };
 
 // The decompressed bytes; bytes that are not compressed are returned unchanged. Throws FormatError for formats other than gzip
-// and xz, and for data that are damaged, truncated, or larger than `limit` bytes when decompressed.
+// and xz, and for data that are damaged, truncated, or larger than `limit` bytes when decompressed. IoError: too little memory.
 std::string decompressed(std::string bytes, std::string_view where, uint64_t limit);
 
 }  // namespace raffia

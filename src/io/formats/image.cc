@@ -46,7 +46,7 @@ void put_header(const ImageFormat& format, std::span<const int64_t> fields, std:
 }
 
 std::vector<int64_t> read_fields(const ImageFormat& format, Bytes header, std::string_view where) {
-  for (const ImageFormat& other : {kStateImage, kWindowStateImage, kSessionImage}) {
+  for (const ImageFormat& other : {kStateImage, kWindowStateImage, kKeyCacheImage, kSessionImage}) {
     if (other.magic != format.magic && begins_with(header, other.magic)) {
       throw FormatError(fmt::format("{}: begins with {}, expected {}: a {}, not a {}", where, other.magic, format.magic,
                                     other.noun, format.noun));

@@ -1,5 +1,6 @@
 #include "torch/train/convert.h"
 
+#include <fmt/format.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adam.h>
 
@@ -11,6 +12,7 @@
 
 #include "core/check.h"
 #include "model/plan.h"
+#include "raffia/error.h"
 #include "torch/train/evaluate.h"
 
 namespace raffia::train {
@@ -220,6 +222,12 @@ std::vector<LayerFit> fit_attention(nn::LanguageModelImpl& source, nn::LanguageM
     fit.error_searched = fitting.error();
     if (options.steps > 0) fitting.descend(options);
     fit.error = fitting.error();
+    if (!std::isfinite(fit.error)) {
+      throw Error(
+          fmt::format("layer {}: the error of the fitted attention is {}, expected a finite number: the weights of the model "
+                      "are damaged",
+                      layer, fit.error));
+    }
     fit.sigma = fitted[i]->monitor().sigma;
     fits.push_back(fit);
   }

@@ -159,14 +159,18 @@ Group::Group(const Place& place, const GroupOptions& options) : place_(place), o
 
 Group::~Group() {
   // Collectives that are still under way end first: the beats tell the others that this rank is still there.
-  if (channels_) {
+  if (channels_ && abandoned_) {
+    // Their destructors would wait for a rank that does not answer. The process is about to end.
+    channels_->background.release();
+    channels_->now.release();
+  } else if (channels_) {
     channels_->background.reset();
     channels_->now.reset();
   }
   liveness_.reset();
 }
 
-void Group::fail(std::string_view what, const std::string& reason) {
+std::string Group::failure(std::string_view what, const std::string& reason) {
   const std::string culprit = liveness_->culprit();
   std::string message =
       culprit.empty() ? fmt::format("rank {}: {} failed although all ranks answer ({})", rank(), what, reason) : culprit;
@@ -174,7 +178,48 @@ void Group::fail(std::string_view what, const std::string& reason) {
     message += fmt::format(": stopped at step {}; ", step_);
     message += checkpoint_ >= 0 ? fmt::format("the last checkpoint is step {}", checkpoint_) : "there is no checkpoint yet";
   }
+  return message;
+}
+
+void Group::fail(std::string_view what, const std::string& reason) { throw GroupError(failure(what, reason)); }
+
+// Gloo notices a connection that ends, but not a rank that is stopped or whose machine is gone.
+void Group::await_work(Collective kind, c10d::Work& work) {
+  constexpr std::chrono::milliseconds kPoll(250);  // a wait that ends without the work costs an exception
+  const auto ended_within = [&](std::chrono::milliseconds time) {
+    if (!work.isCompleted()) {
+      try {
+        work.wait(time);
+      } catch (const std::exception&) {  // it did not end in time, or it failed: then the next wait() throws again
+      }
+    }
+    return work.isCompleted();
+  };
+  while (!ended_within(kPoll)) {
+    const int signal = own_signal();
+    liveness_->asked_to_end(signal);
+    // A rank that misses many heartbeats may only be slow. If it does not answer and this one is to end, it is not waited for.
+    if (!liveness_->suspects(signal != 0 ? kMissedBeats : kMissedBeatsInCollective)) continue;
+    // The last collective of a rank that has left may still be arriving.
+    if (!ended_within(2 * options_.heartbeat)) abandon(kind);
+  }
+  try {
+    work.wait();
+  } catch (const std::exception& error) {
+    fail(to_string(kind), first_line(error.what()));
+  }
+}
+
+void Group::abandon(Collective kind) {
+  abandoned_ = true;
+  const std::string message = failure(to_string(kind), "it has not ended");
+  if (const int signal = own_signal(); signal != 0) throw GroupInterrupted(signal, "interrupted; " + message);
   throw GroupError(message);
+}
+
+int Group::signal() {
+  const int own = own_signal();
+  return own != 0 || alone() ? own : liveness_->signal_of_others();
 }
 
 void Group::count(Collective kind, int64_t bytes) {
@@ -188,11 +233,13 @@ void Group::run(Collective kind, int64_t bytes, const Start& start) {
   if (alone()) return;
   count(kind, bytes);
   liveness_->entered_collective();
+  c10::intrusive_ptr<c10d::Work> work;
   try {
-    start()->wait();
+    work = start();
   } catch (const std::exception& error) {
     fail(to_string(kind), first_line(error.what()));
   }
+  await_work(kind, *work);
 }
 
 void Group::all_reduce(const Tensor& tensor) {
@@ -235,7 +282,7 @@ void Group::barrier() {
 void Group::await(const std::string& key) {
   const auto end = std::chrono::steady_clock::now() + options_.timeout;
   while (!channels_->store->check({key})) {
-    if (liveness_->suspects()) fail("waiting for all ranks", key);
+    if (liveness_->suspects(kMissedBeats)) fail("waiting for all ranks", key);
     if (std::chrono::steady_clock::now() >= end) fail("waiting for all ranks", fmt::format("{} is missing", key));
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -282,11 +329,7 @@ Group::Pending Group::start_all_reduce(const Tensor& tensor) {
 void Group::Pending::wait() {
   if (!work_) return;
   const std::shared_ptr<Work> work = std::move(work_);
-  try {
-    work->work->wait();
-  } catch (const std::exception& error) {
-    work->group->fail(to_string(Collective::all_reduce), first_line(error.what()));
-  }
+  work->group->await_work(Collective::all_reduce, *work->work);
 }
 
 void Group::at_step(int64_t step, int64_t checkpoint) {

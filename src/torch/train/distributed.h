@@ -18,6 +18,10 @@
 
 #include "raffia/error.h"
 
+namespace c10d {
+class Work;
+}
+
 namespace raffia::train {
 
 using at::Tensor;
@@ -26,6 +30,13 @@ using at::Tensor;
 class GroupError : public Error {
  public:
   using Error::Error;
+};
+
+// This process was asked to end while it waited for a rank that does not answer.
+class GroupInterrupted : public GroupError {
+ public:
+  GroupInterrupted(int number, const std::string& message) : GroupError(message), signal(number) {}
+  int signal;
 };
 
 // The rank of this process in its group.
@@ -46,6 +57,7 @@ struct GroupOptions {
   std::chrono::milliseconds timeout = std::chrono::minutes(5);    // of a collective: longer than any rank makes the others wait
   std::chrono::milliseconds heartbeat = std::chrono::seconds(1);  // interval of the heartbeats
   std::function<void(const std::string&)> note = {};              // warnings for the user
+  std::function<int()> signal = {};  // the signal that asks this process to end; 0: none. Called while it waits for others
 };
 
 enum class Collective { all_reduce, all_gather, broadcast, barrier };
@@ -62,7 +74,8 @@ class Liveness;
 
 // All ranks call the same collectives in the same order, with tensors of the same shape. If a rank dies or hangs, the others
 // throw a GroupError that names it: `rank 1 (node7, pid 1234) no longer answers (last seen 3.1 s ago): stopped at
-// step 120; the last checkpoint is step 100`. Not thread-safe.
+// step 120; the last checkpoint is step 100`. A rank that is stopped counts as hanging after twenty heartbeats, and if this
+// process is to end (GroupOptions::signal), after four. Not thread-safe.
 class Group {
  public:
   Group();  // a single process
@@ -97,6 +110,9 @@ class Group {
   };
   Pending start_all_reduce(const Tensor& tensor);
 
+  // The signal that asks this or another rank to end; 0: none. Those of others arrive with heartbeats, from ranks that wait.
+  int signal();
+
   // The progress of this rank, for error messages of all ranks. checkpoint < 0: there is none.
   void at_step(int64_t step, int64_t checkpoint);
 
@@ -104,7 +120,11 @@ class Group {
 
  private:
   struct Channels;
+  std::string failure(std::string_view what, const std::string& reason);
   [[noreturn]] void fail(std::string_view what, const std::string& reason);
+  int own_signal() const { return options_.signal ? options_.signal() : 0; }
+  void await_work(Collective kind, c10d::Work& work);
+  [[noreturn]] void abandon(Collective kind);
   void await(const std::string& key);
   template <typename Start>
   void run(Collective kind, int64_t bytes, const Start& start);
@@ -117,6 +137,7 @@ class Group {
   std::array<Traffic, kCollectives> traffic_{};
   int64_t step_ = -1, checkpoint_ = -1;
   int64_t shares_ = 0;
+  bool abandoned_ = false;  // a collective has not ended
 };
 
 }  // namespace raffia::train

@@ -16,9 +16,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// A rank is considered dead after this many missed heartbeats: a busy machine delays one or two.
-constexpr int kMissedBeats = 4;
-
 std::string beat_key(int rank) { return fmt::format("beat/{}", rank); }
 std::string name_key(int rank) { return fmt::format("name/{}", rank); }
 
@@ -39,6 +36,7 @@ struct Liveness::Board {
     std::string name = {};  // "rank 1 (node7, pid 1234)"
     std::string beat = {};  // as last read
     int64_t collectives = 0;
+    int signal = 0;            // that asks it to end
     std::string verdict = {};  // not empty: why it stops
     Clock::time_point seen = {};
   };
@@ -53,6 +51,7 @@ struct Liveness::Board {
   Clock::time_point store_seen = {};  // when all beats were last read
   int64_t exchanges = 0;
   int64_t collectives = 0;
+  int signal = 0;
   std::string verdict = {};
   bool store_gone = false;
   bool hurry = false;  // send a heartbeat immediately
@@ -61,7 +60,7 @@ struct Liveness::Board {
   // Registers this rank, and reads the registrations of all.
   void meet() {
     store->set(name_key(place.rank), bytes_of(fmt::format("rank {} ({}, pid {})", place.rank, host_name(), ::getpid())));
-    store->set(beat_key(place.rank), bytes_of("0 0 "));
+    store->set(beat_key(place.rank), bytes_of("0 0 0 "));
     const Clock::time_point begin = Clock::now();
     peers.resize(static_cast<size_t>(place.size));
     std::vector<int> missing;
@@ -93,7 +92,7 @@ struct Liveness::Board {
     std::string own;
     {
       const std::lock_guard lock(mutex);
-      own = fmt::format("{} {} {}", number, collectives, verdict);
+      own = fmt::format("{} {} {} {}", number, collectives, signal, verdict);
     }
     store->set(beat_key(place.rank), bytes_of(own));
     for (int rank = 0; rank < place.size; ++rank) {
@@ -105,7 +104,7 @@ struct Liveness::Board {
       peer.seen = Clock::now();
       std::istringstream words(beat);
       int64_t count = 0;
-      words >> count >> peer.collectives >> std::ws;
+      words >> count >> peer.collectives >> peer.signal >> std::ws;
       std::getline(words, peer.verdict);
     }
   }
@@ -142,27 +141,27 @@ struct Liveness::Board {
   }
 
   // The rank that has been silent longest, as of `now`; null if no rank missed enough heartbeats.
-  const Peer* silent(Clock::time_point now) const {
+  const Peer* silent(Clock::time_point now, int missed_beats) const {
     const Peer* oldest = nullptr;
     for (const Peer& peer : peers) {
-      if (!peer.verdict.empty() || now - peer.seen < kMissedBeats * options.heartbeat) continue;
+      if (!peer.verdict.empty() || now - peer.seen < missed_beats * options.heartbeat) continue;
       if (oldest == nullptr || peer.seen < oldest->seen) oldest = &peer;
     }
     return oldest;
   }
 
   // Empty as long as the cause is unknown.
-  std::string judge() const {
+  std::string judge(int missed_beats = kMissedBeats) const {
     for (const Peer& peer : peers) {
       if (!peer.verdict.empty()) return peer.verdict;
     }
     const Clock::time_point now = Clock::now();
-    if (store_gone || now - store_seen >= kMissedBeats * options.heartbeat) {
+    if (store_gone || now - store_seen >= missed_beats * options.heartbeat) {
       // Without the store no heartbeats arrive: only silence while it answered counts.
-      const Peer* peer = silent(store_seen);
+      const Peer* peer = silent(store_seen, kMissedBeats);
       return gone(peer != nullptr ? *peer : peers.front());
     }
-    const Peer* peer = silent(now);
+    const Peer* peer = silent(now, missed_beats);
     return peer == nullptr ? std::string() : gone(*peer);
   }
 
@@ -199,9 +198,22 @@ void Liveness::entered_collective() {
   ++board_->collectives;
 }
 
-bool Liveness::suspects() {
+bool Liveness::suspects(int missed_beats) {
   const std::lock_guard lock(board_->mutex);
-  return !board_->judge().empty();
+  return !board_->judge(missed_beats).empty();
+}
+
+void Liveness::asked_to_end(int signal) {
+  const std::lock_guard lock(board_->mutex);
+  board_->signal = signal;
+}
+
+int Liveness::signal_of_others() {
+  const std::lock_guard lock(board_->mutex);
+  for (size_t rank = 0; rank < board_->peers.size(); ++rank) {
+    if (rank != static_cast<size_t>(board_->place.rank) && board_->peers[rank].signal != 0) return board_->peers[rank].signal;
+  }
+  return 0;
 }
 
 std::string Liveness::culprit() {

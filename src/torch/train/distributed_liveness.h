@@ -12,6 +12,11 @@
 
 namespace raffia::train {
 
+// A rank is considered dead after this many missed heartbeats: a busy machine delays one or two. In a collective that could still
+// end, it is given more time.
+inline constexpr int kMissedBeats = 4;
+inline constexpr int kMissedBeatsInCollective = 20;
+
 class Liveness {
  public:
   // `store` is used only by this object. Returns when all ranks have registered; GroupError names those that have not within the
@@ -23,7 +28,10 @@ class Liveness {
 
   void entered_collective();  // heartbeats include the number of collectives entered
 
-  bool suspects();  // whether a rank has missed too many heartbeats, or has reported another rank
+  bool suspects(int missed_beats);  // whether a rank has missed so many heartbeats, or has reported another rank
+
+  void asked_to_end(int signal);  // heartbeats include the signal; 0: none
+  int signal_of_others();         // that a heartbeat of another rank included; 0: none
 
   // Call it when a collective failed. Returns which rank caused it: "rank 1 (node7, pid 1234) no longer answers (last seen 3.1 s
   // ago)". Takes a few heartbeats: a rank is considered dead after several missed ones. When it returns, the other ranks know why

@@ -20,8 +20,10 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "raffia/error.h"
@@ -36,6 +38,9 @@ using namespace std::chrono_literals;
 constexpr std::string_view kGreeting = "raffia 1";
 constexpr size_t kMaxNameBytes = 4096;
 constexpr size_t kMaxValueBytes = size_t{16} << 20;
+constexpr size_t kMaxUnsentBytes = size_t{1} << 20;  // of answers to one client: above it, its next requests wait
+// What the map needs for an entry besides the bytes of its strings.
+constexpr size_t kEntryBytes = sizeof(std::pair<const std::string, std::string>) + 6 * sizeof(void*);
 
 enum class Operation : uint32_t { set, get, has, add, remove, count, compare_set };
 enum class Answer : uint32_t { found, missing };
@@ -124,12 +129,12 @@ class Values {
         return reply(out, is_there ? Answer::found : Answer::missing, {});
       case Operation::add: {
         int64_t sum = number(value);
-        if (is_there) sum += number(found->second);
+        if (is_there && __builtin_add_overflow(sum, number(found->second), &sum)) return false;
         return put(name, std::to_string(sum)) && reply(out, Answer::found, std::to_string(sum));
       }
       case Operation::remove:
         if (is_there) {
-          bytes_ -= name.size() + found->second.size();
+          bytes_ -= entry_bytes(name, found->second);
           values_.erase(found);
         }
         return reply(out, is_there ? Answer::found : Answer::missing, {});
@@ -163,12 +168,17 @@ class Values {
     return true;
   }
 
+  static size_t entry_bytes(const std::string& name, const std::string& value) {
+    return kEntryBytes + name.size() + value.size();
+  }
+
   bool put(const std::string& name, std::string value) {
     const auto found = values_.find(name);
-    const size_t before = found == values_.end() ? 0 : name.size() + found->second.size();
-    if (bytes_ - before + name.size() + value.size() > kStoreBytes) return false;
-    bytes_ += name.size() + value.size() - before;
+    const size_t before = found == values_.end() ? 0 : entry_bytes(name, found->second);
+    const size_t after = entry_bytes(name, value);
+    if (bytes_ - before + after > kStoreBytes) return false;
     values_[name] = std::move(value);
+    bytes_ += after - before;
     return true;
   }
 
@@ -181,6 +191,16 @@ struct Connection {
   std::string in = {}, out = {};
   bool greeted = false;
 
+  // False: the connection has to end.
+  bool serve(Values& values) {
+    try {
+      return out.empty() ? receive(values) : send(values);
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
+
+ private:
   // False: the connection ended, or it does not follow the protocol.
   bool receive(Values& values) {
     std::array<char, 1 << 16> block;
@@ -194,25 +214,32 @@ struct Connection {
       in.erase(0, kGreeting.size());
       greeted = true;
     }
-    while (in.size() >= sizeof(RequestHead)) {
-      RequestHead head;
-      std::memcpy(&head, in.data(), sizeof(head));
-      if (head.operation > Operation::compare_set || head.name_size > kMaxNameBytes || head.value_size > kMaxValueBytes)
-        return false;
-      const size_t size = sizeof(head) + head.name_size + head.value_size;
-      if (in.size() < size) return true;
-      if (!values.answer(head.operation, in.substr(sizeof(head), head.name_size),
-                         in.substr(sizeof(head) + head.name_size, head.value_size), out))
-        return false;
-      in.erase(0, size);
-    }
-    return true;
+    return answer(values);
   }
 
-  bool send() {
+  bool send(Values& values) {
     const ssize_t count = ::send(socket.get(), out.data(), out.size(), MSG_NOSIGNAL);
     if (count < 0) return errno == EAGAIN || errno == EINTR;
     out.erase(0, static_cast<size_t>(count));
+    return !out.empty() || answer(values);
+  }
+
+  // Requests that have arrived, as long as few bytes of answers are unsent: a short request may have a long answer.
+  bool answer(Values& values) {
+    size_t done = 0;
+    while (in.size() - done >= sizeof(RequestHead) && out.size() < kMaxUnsentBytes) {
+      RequestHead head;
+      std::memcpy(&head, in.data() + done, sizeof(head));
+      if (head.operation > Operation::compare_set || head.name_size > kMaxNameBytes || head.value_size > kMaxValueBytes)
+        return false;
+      const size_t size = sizeof(head) + head.name_size + head.value_size;
+      if (in.size() - done < size) break;
+      if (!values.answer(head.operation, in.substr(done + sizeof(head), head.name_size),
+                         in.substr(done + sizeof(head) + head.name_size, head.value_size), out))
+        return false;
+      done += size;
+    }
+    in.erase(0, done);
     return true;
   }
 };
@@ -264,7 +291,7 @@ class StoreServer::Loop {
       for (size_t i = 0; i < connections_.size(); ++i) {
         Connection& one = connections_[i];
         const bool is_ready = fds[first + i].revents != 0;
-        if (!is_ready || (one.out.empty() ? one.receive(values_) : one.send())) kept.push_back(std::move(one));
+        if (!is_ready || one.serve(values_)) kept.push_back(std::move(one));
       }
       connections_ = std::move(kept);
       for (size_t i = 0; i < listeners_.size(); ++i) {

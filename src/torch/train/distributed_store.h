@@ -1,7 +1,8 @@
 // A key-value store over TCP that rank 0 keeps for all ranks.
 //
 // c10d's own TCPStore listens on every interface of the machine and trusts the sizes that it is sent. This one listens where it
-// is told to, keeps at most kStoreBytes, and allocates no memory before the bytes have arrived. There is no authentication:
+// is told to, keeps at most kStoreBytes, allocates no memory before the bytes have arrived, and answers no faster than the client
+// reads. There is no authentication:
 // anyone who can reach the port can read and write (docs/distributed.md).
 #ifndef RAFFIA_TORCH_TRAIN_DISTRIBUTED_STORE_H_
 #define RAFFIA_TORCH_TRAIN_DISTRIBUTED_STORE_H_
@@ -14,7 +15,8 @@
 
 namespace raffia::train {
 
-inline constexpr size_t kStoreBytes = size_t{256} << 20;  // Gloo leaves 136 bytes per pair of ranks
+inline constexpr size_t kStoreBytes = size_t{256}
+                                      << 20;  // of names, values and the map; Gloo leaves 136 bytes of values per pair of ranks
 
 // "localhost", 127.x.x.x and ::1.
 bool is_loopback(const std::string& address);

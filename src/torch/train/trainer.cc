@@ -178,7 +178,9 @@ class Run {
   OnProgress evaluation_progress() {
     return [this](int64_t done, int64_t total) {
       observer_.evaluating(done, total);
-      if (const int signal = own_signal(); signal != 0) throw Abandoned{signal};
+      const int own = own_signal();
+      // The other ranks wait meanwhile: one of them may have been asked to end.
+      if (const int signal = own != 0 ? own : group_.signal(); signal != 0) throw Abandoned{signal};
     };
   }
 
