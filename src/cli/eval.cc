@@ -79,6 +79,7 @@ struct TrainedWith {
   std::string label_column = "1";
   int64_t text_column = 0;  // 0: the one after the label
 };
+
 TrainedWith trained_with(const std::filesystem::path& model) {
   TrainedWith trained;
   const std::filesystem::path path = model / "trainer" / "options.json";
@@ -148,8 +149,7 @@ const bench::RecordColumn<LmRecord> kLmColumns[] = {
      human_number<2>},
     {"bits_per_byte", [](const LmRecord& r) { return json_of(r.score.bits_per_byte(r.facts)); }, Style::measured,
      human_number<4>},
-    {"seconds", [](const LmRecord& r) { return json_of(r.seconds); }, Style::measured,
-     [](const Json& value) { return bench::human_seconds(value.get<double>()); }},
+    {"seconds", [](const LmRecord& r) { return json_of(r.seconds); }, Style::measured, bench::human_time},
 };
 
 // A tensor that --dump-qkv wrote.
@@ -194,7 +194,7 @@ std::vector<Memory> memory_of(const EvalFlags& flags, const ModelConfig& config)
 // Tokens that a carried memory takes per call: a matter of speed.
 constexpr int64_t kCarriedSegment = 512;
 
-void score(const EvalFlags& flags, nn::LanguageModelImpl& model, const train::ScoredText& text) {
+void score_text(const EvalFlags& flags, nn::LanguageModelImpl& model, const train::ScoredText& text) {
   struct Part {
     Memory memory;
     int64_t segment;
@@ -277,7 +277,7 @@ void evaluate_lm(const EvalFlags& flags, const ModelConfig& config) {
   unknown.add(read, text.ids);
   if (const std::string summary = unknown.summary(); !summary.empty()) say("{}: {}", flags.data.string(), summary);
   if (!flags.dump.empty()) return dump_qkv(flags, model, text.ids);
-  score(flags, model, text);
+  score_text(flags, model, text);
 }
 
 // Translators and classifiers.
@@ -285,8 +285,6 @@ void evaluate_lm(const EvalFlags& flags, const ModelConfig& config) {
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-std::string human_seconds_of(const Json& value) { return bench::human_seconds(value.get<double>()); }
 
 struct TranslationRecord {
   Bleu bleu;
@@ -302,7 +300,7 @@ const bench::RecordColumn<TranslationRecord> kTranslationColumns[] = {
     {"bleu", [](const TranslationRecord& r) { return json_of(r.bleu.score); }, Style::measured, human_score},
     {"brevity_penalty", [](const TranslationRecord& r) { return json_of(r.bleu.brevity_penalty); }, Style::measured, human_score},
     {"signature", [](const TranslationRecord&) { return json_of(bleu_signature()); }},
-    {"seconds", [](const TranslationRecord& r) { return json_of(r.seconds); }, Style::measured, human_seconds_of},
+    {"seconds", [](const TranslationRecord& r) { return json_of(r.seconds); }, Style::measured, bench::human_time},
 };
 
 struct LabelRecord {
@@ -318,7 +316,7 @@ const bench::RecordColumn<LabelRecord> kLabelColumns[] = {
      [](const Json& value) { return fmt::format("{:.2f}%", 100 * value.get<double>()); }},
     {"nll", [](const LabelRecord& r) { return json_of(r.score.per_example()); }, Style::measured,
      [](const Json& value) { return fmt::format("{:.4f}", value.get<double>()); }},
-    {"seconds", [](const LabelRecord& r) { return json_of(r.seconds); }, Style::measured, human_seconds_of},
+    {"seconds", [](const LabelRecord& r) { return json_of(r.seconds); }, Style::measured, bench::human_time},
 };
 
 // Encodes parts of the same data, and says what is not in the vocabulary.
