@@ -6,7 +6,7 @@
 // Causal: only chunks of earlier windows are seen. The last `summaries` of them are kept; older ones are folded into R random
 // features in log space, with a constant decay. Memory is of constant size, and the recent past is exact.
 //
-// Shapes, layouts, element types and threads are as in attention.h. Self attention only: as many queries as keys.
+// Shapes, layouts, element types, threads and `record` are as in attention.h. Self attention only: as many queries as keys.
 #ifndef RAFFIA_EVA_H_
 #define RAFFIA_EVA_H_
 

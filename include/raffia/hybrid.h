@@ -5,7 +5,7 @@
 // learned log scale c:
 //   out_t = (sum_j exp(s_tj) v_j + exp(c) y_t[0:V]) / (sum_j exp(s_tj) + exp(c) y_t[V])   (terms of y dropped if y_t[V] <= 0)
 // Memory is constant: two blocks of keys and values, and one gated state.
-// Shapes, layouts, element types and threads are as in attention.h.
+// Shapes, layouts, element types, threads and `record` are as in attention.h.
 #ifndef RAFFIA_HYBRID_H_
 #define RAFFIA_HYBRID_H_
 

@@ -6,8 +6,8 @@
 // drawn around means of chunks and weighted by importance: linear, consistent, biased for finite S. With proposals N(0, I) it is
 // RFA with positive features. Every exponential is part of a softmax: no overflow, no eps, outputs in the convex hull of V.
 //
-// Shapes, layouts, element types and threads are as in attention.h. Random numbers are shared by all entries of a batch, so that
-// the output of a sequence does not depend on the others.
+// Shapes, layouts, element types, threads and `record` are as in attention.h. Random numbers are shared by all entries of a
+// batch, so that the output of a sequence does not depend on the others.
 #ifndef RAFFIA_LARA_H_
 #define RAFFIA_LARA_H_
 
