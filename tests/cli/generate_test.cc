@@ -11,6 +11,7 @@
 
 #include "cli/model_case.h"
 #include "raffia/lara.h"
+#include "raffia/memory.h"
 #include "raffia/state.h"
 #include "raffia/window_state.h"
 
