@@ -128,6 +128,8 @@ struct SoftmaxGradients {
   MutView3 key_bias = {};
 };
 
+// `out` is that of the forward pass. If it is bf16, it is computed again in fp32, which costs a forward pass: gradients would
+// suffer from its rounding where one key dominates.
 void softmax_attention_backward(View4 q, View4 k, View4 v, View4 out, View3 logsumexp, View4 dout,
                                 const SoftmaxGradients& gradients, const SoftmaxOptions& options = {});
 

@@ -118,7 +118,7 @@ void causal_backward(const LinearProblem& problem, size_t begin, size_t end, con
                      float* scratch);
 
 // The part of the state's gradient that tokens [begin, end) add, folded from the end: the first pass of a parallel backward.
-// Adds to `gradient` as it decays; its log_decay accumulates.
+// Adds to `gradient` as it decays; its log_decay accumulates. Needs forward_out in fp32.
 void fold_gradient(const LinearProblem& problem, size_t begin, size_t end, PackedState& gradient, float* scratch);
 
 // Bidirectional backward: queries [begin, end) read `state`: dq, and what they add to `gradient`; keys [begin, end): dk and dv

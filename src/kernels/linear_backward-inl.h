@@ -16,7 +16,7 @@
 // Outputs that the forward pass left in bf16 are rounded, and dO . o with them: an error of 2^-9 |dO| |o| in the gradient of the
 // denominator, which is most of dPhiQ if few features are active and o hardly depends on q. The error can be measured: without
 // clamping phi(q) . dphi(q) is 0, since o does not depend on the length of phi(q); with rounding it is the error times the
-// denominator. So it is removed (remove_rounding), except in fold_gradient, which has no state to compute it.
+// denominator. So it is removed (remove_rounding); fold_gradient has no state to do so and needs outputs in fp32.
 //
 // Gate: with h_t = phi(q_t) . dphi(q_t) and r_t = phi(k_t) . dphi(k_t), the gradient of log g_t is sum_{s >= t} (h_s - r_s) up to
 // the end of the block plus <S, dS> there; in double, and restarted in every block, so that nothing accumulates over the length.

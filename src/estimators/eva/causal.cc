@@ -8,6 +8,7 @@
 // Besides O(T) numbers, a call keeps O(T / chunk (D + V)) of summaries and O(T / window R V) of the folded past per head, for one
 // sequence at a time. The backward pass computes both again: its record is only logsumexp.
 #include <cmath>
+#include <optional>
 
 #include "core/check.h"
 #include "core/trace.h"
@@ -441,7 +442,13 @@ void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, 
   const WindowedCall call(kName, q, k, v, options);
   require_state(call, options, initial, "initial");
   DrawnRows features = features_of(call, options);
-  run_windows_backward(call, initial, out, record, dout, gradients, [&](const SequenceWindows& windows, int64_t entry) {
+  call.check_output("out", out);
+  const ForwardOutputs outputs(out, [&](MutView4 again) {
+    std::optional<WindowState> state;
+    if (initial != nullptr) state = *initial;
+    attend(q, k, v, state ? &*state : nullptr, again, options, {});
+  });
+  run_windows_backward(call, initial, outputs.view(), record, dout, gradients, [&](const SequenceWindows& windows, int64_t entry) {
     const float* rows = features.of_entry(initial, entry, folds(options, windows));
     EvaSequence(call, options, rows, windows, initial, entry, true).backward_all();
   });

@@ -135,6 +135,13 @@ SoftmaxPart far(const EvaPlan& plan, View4 q, const EvaBuffers& buffers, Side si
   return part;
 }
 
+// The one softmax of queries, over summaries that are there.
+void read(const EvaPlan& plan, View4 q, View4 k, View4 v, const EvaBuffers& buffers, MutView4 out, MutView3 logsumexp) {
+  forward(exact(plan, q, k, v), out, logsumexp);
+  forward(far(plan, q, buffers, Side::before), out, logsumexp, Start::resume);
+  forward(far(plan, q, buffers, Side::after), out, logsumexp, Start::resume);
+}
+
 // body(chunk of the sequence, row of its mean, sequence) for all of them.
 template <class Body>
 void for_chunks(const EvaPlan& plan, const Body& body) {
@@ -200,9 +207,7 @@ void eva_attention(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& op
   find_means(plan, q, k, buffers);
   forward(summaries(plan, k, v, buffers), buffers.beta, buffers.log_z);
   const Float32Output sum(out);
-  forward(exact(plan, q, k, v), sum.view(), buffers.logsumexp);
-  forward(far(plan, q, buffers, Side::before), sum.view(), buffers.logsumexp, Start::resume);
-  forward(far(plan, q, buffers, Side::after), sum.view(), buffers.logsumexp, Start::resume);
+  read(plan, q, k, v, buffers, sum.view(), buffers.logsumexp);
   zero_queries(plan, sum.view());
   sum.store(plan.workers);
 }
@@ -227,10 +232,11 @@ void eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<cons
   const Scratch own(1, static_cast<size_t>(buffers.size));
   const EvaBuffers d(plan, own.of(0));  // the gradients of what they are named after
   const Float32Output dq(gradients.q), dk(gradients.k), dv(gradients.v);
-  backward(exact(plan, q, k, v), out, buffers.logsumexp, dout, {}, {.q = dq.view(), .k = dk.view(), .v = dv.view()});
+  const ForwardOutputs outputs(out, [&](MutView4 again) { read(plan, q, k, v, buffers, again, d.logsumexp); });
+  backward(exact(plan, q, k, v), outputs.view(), buffers.logsumexp, dout, {}, {.q = dq.view(), .k = dk.view(), .v = dv.view()});
   for (Side side : {Side::before, Side::after}) {
-    backward(far(plan, q, buffers, side), out, buffers.logsumexp, dout, {}, {.q = dq.view(), .k = d.k_mean, .v = d.beta},
-             {.q = true, .k = side == Side::after});
+    backward(far(plan, q, buffers, side), outputs.view(), buffers.logsumexp, dout, {},
+             {.q = dq.view(), .k = d.k_mean, .v = d.beta}, {.q = true, .k = side == Side::after});
   }
   std::fill_n(static_cast<float*>(d.key_norm.data()), d.key_norm.size(), 0.0F);  // added to, as keys and values are
   backward(summaries(plan, k, v, buffers), buffers.beta, buffers.log_z, d.beta, {},

@@ -4,11 +4,13 @@
 // With h_t = phi(q_t) . dphi(q_t) and r_t = phi(k_t) . dphi(k_t), the gradient of log g_t is the sum of h_s - r_s over s >= t,
 // as for RFA-Gate: every pair of a key and a later query that reads it counts once on either side.
 #include <cmath>
+#include <optional>
 
 #include "core/check.h"
 #include "core/trace.h"
 #include "estimators/hybrid/plan.h"
 #include "estimators/shared/map_sums.h"
+#include "estimators/shared/qkv.h"
 
 namespace raffia {
 namespace {
@@ -84,6 +86,14 @@ void differentiate(const HybridInputs& inputs, const FeatureMap& map, const Wind
   const Trace trace(kName, "q", inputs.q, options.window);
   const Workers workers(options.run);
 
+  const ForwardOutputs outputs(out, [&](MutView4 again) {
+    if (initial == nullptr) {
+      hybrid_attention(inputs, map, again, options);
+    } else {
+      WindowState state = *initial;
+      hybrid_attention(inputs, map, state, again, options);
+    }
+  });
   const bool apart = !inputs.q_far.absent();
   const MutView4 dq = apart ? gradients.q_far : gradients.q, dk = apart ? gradients.k_far : gradients.k;
   const Extents<4> shape = out.shape();
@@ -99,6 +109,7 @@ void differentiate(const HybridInputs& inputs, const FeatureMap& map, const Wind
       const int64_t h = g * static_cast<int64_t>(group) + static_cast<int64_t>(j);
       QueryHead& head = plan.heads(i)[j];
       head.forward_denominators = record.data() + rows + (s.batch * shape[2] + h) * shape[1] + s.first_query;
+      head.forward_out = rows_of<Rows>(outputs.view(), s.batch, s.first_query, h);
       head.dout = rows_of<Rows>(dout, s.batch, s.first_query, h);
       head.dq = rows_of<MutRows>(dq, s.batch, s.first_query, h);
     }
@@ -195,13 +206,13 @@ void differentiate(const HybridInputs& inputs, const FeatureMap& map, const Wind
   }
   const View3 logsumexp(record.data(), {shape[0], shape[1], shape[2]});
   const Additions additions{.q = true, .k = true};
-  backward(plan.direct_part(inputs, workers), out, logsumexp, dout, {}, {.q = gradients.q, .k = gradients.k, .v = gradients.v},
-           additions);
+  backward(plan.direct_part(inputs, workers), outputs.view(), logsumexp, dout, {},
+           {.q = gradients.q, .k = gradients.k, .v = gradients.v}, additions);
   const SoftmaxPart part = plan.head_part(inputs, workers);
   if (part.sequences.empty()) return;
   std::vector<float> dk_head(static_cast<size_t>(part.k.size())), dv_head(static_cast<size_t>(part.v.size()));
   const MutView4 dk_view(dk_head.data(), part.k.shape()), dv_view(dv_head.data(), part.v.shape());
-  backward(part, out, logsumexp, dout, {}, {.q = gradients.q, .k = dk_view, .v = dv_view}, additions);
+  backward(part, outputs.view(), logsumexp, dout, {}, {.q = gradients.q, .k = dk_view, .v = dv_view}, additions);
   for (size_t n = 0; n < plan.linear.sequences.size(); ++n) {
     const Sequence& s = plan.linear.sequences[n];
     const int64_t count = static_cast<int64_t>(plan.head_rows(n));

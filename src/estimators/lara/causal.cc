@@ -9,6 +9,7 @@
 // Besides O(T) numbers, a call keeps O(T / window S V) of samples at boundaries per head, for one sequence at a time. The
 // backward pass, which computes them again (its record is only logsumexp), keeps O(T / window S (D + V)).
 #include <cmath>
+#include <optional>
 
 #include "core/check.h"
 #include "core/trace.h"
@@ -525,7 +526,13 @@ void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, 
   const WindowedCall call(kName, q, k, v, options);
   require_state(call, options, initial, "initial");
   DrawnRows noise = noise_of(call, options);
-  run_windows_backward(call, initial, out, record, dout, gradients, [&](const SequenceWindows& windows, int64_t entry) {
+  call.check_output("out", out);
+  const ForwardOutputs outputs(out, [&](MutView4 again) {
+    std::optional<WindowState> state;
+    if (initial != nullptr) state = *initial;
+    attend(q, k, v, state ? &*state : nullptr, again, options, {});
+  });
+  run_windows_backward(call, initial, outputs.view(), record, dout, gradients, [&](const SequenceWindows& windows, int64_t entry) {
     const float* rows = noise.of_entry(initial, entry, windows.complete() > 0);
     LaraSequence(call, options, rows, windows, initial, entry, true).backward_all();
   });

@@ -468,8 +468,9 @@ void lara_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<con
   const Float32Output dq(gradients.q), dk(gradients.k);
   const float root = plan.problem.root;
 
-  backward(queries_over_samples(plan, q, buffers), out, buffers.logsumexp, dout, {},
-           {.q = dq.view(), .k = d.w, .v = d.f, .key_bias = d.weight});
+  const SoftmaxPart last = queries_over_samples(plan, q, buffers);
+  const ForwardOutputs outputs(out, [&](MutView4 again) { forward(last, again, {}); });
+  backward(last, outputs.view(), buffers.logsumexp, dout, {}, {.q = dq.view(), .k = d.w, .v = d.f, .key_bias = d.weight});
   backward(samples_over_keys(plan, k, v, buffers), buffers.f, buffers.log_z, d.f, d.weight,
            {.q = d.w, .k = dk.view(), .v = gradients.v, .key_bias = d.key_norm}, {.q = true});
   if (!dk.view().absent()) add_half_norms_backward(k, plan.problem.scale, d.key_norm, plan.key_spans, dk.view(), plan.workers);

@@ -1,5 +1,8 @@
 // The linear ops, backward: the same segments as forward, with states composed from right to left.
 #include <algorithm>
+#include <optional>
+#include <span>
+#include <vector>
 
 #include "core/check.h"
 #include "core/trace.h"
@@ -12,6 +15,65 @@ namespace {
 void clear_all(const LinearPlan& plan, std::vector<PackedState>& states) {
   for (PackedState& state : states) clear_state(plan[0], state);
 }
+
+// The segments that are only folded. Where bf16 rounded their outputs, these are read again, in fp32, from the recorded states.
+class FoldedSegments {
+ public:
+  FoldedSegments(const LinearPlan& plan, const View4& out, const std::vector<Segment>& segments, std::span<const float> record)
+      : plan_(plan), record_(record), memory_(1, 0) {
+    const bool folds = std::ranges::any_of(segments, [](const Segment& s) { return !s.first && !s.last; });
+    if (!folds || out.dtype() == DType::f32) return;
+    memory_ = Scratch(1, static_cast<size_t>(out.size()));
+    const MutView4 again(memory_.of(0), out.shape());
+    slots_.emplace(plan, segments.size());
+    states_ = slots_->all(plan);
+    for (size_t i = 0; i < plan.size(); ++i) {
+      const Sequence& s = plan.sequences[static_cast<size_t>(plan.sequence_of(i))];
+      const size_t group = plan[i].group;
+      for (size_t g = 0; g < group; ++g) {
+        QueryHead head = plan[i].heads[g];
+        head.out = rows_of<MutRows>(again, s.batch, s.first_query,
+                                    plan.head_of(i) * static_cast<int64_t>(group) + static_cast<int64_t>(g));
+        head.denominators = nullptr;
+        head.forward_out = head.out.readable();
+        heads_.push_back(head);
+      }
+    }
+  }
+
+  // fold_gradient() of segment `s` of the list.
+  void fold(const Segment& segment, size_t s, PackedState& gradient, float* scratch) const {
+    LinearProblem problem = plan_[segment.problem];
+    if (!heads_.empty()) {
+      problem.heads = heads_.data() + segment.problem * problem.group;
+      read_again(problem, segment, s, scratch);
+    }
+    fold_gradient(problem, segment.begin, segment.end, gradient, scratch);
+  }
+
+ private:
+  void read_again(LinearProblem problem, const Segment& segment, size_t s, float* scratch) const {
+    problem.eps = 0;  // the record has no mass for a floor; rows that were clamped are not read
+    PackedState state = states_[s];
+    const float* recorded = record_.data() + plan_.record_states_offset(segment.problem);
+    std::copy_n(recorded + segment.begin / kBlock * problem.state_floats(), problem.state_floats(), state.sums);
+    ClampCount clamps;
+    causal_forward(problem, segment.begin, segment.end, {}, state, nullptr, scratch, clamps);
+    for (size_t g = 0; g < problem.group; ++g) {
+      const QueryHead& head = problem.heads[g];
+      for (size_t t = segment.begin; t < segment.end; ++t) {
+        if (head.forward_denominators[t] <= 0.0f) std::fill_n(head.out.direct_row(t), problem.value_dim, 0.0f);
+      }
+    }
+  }
+
+  const LinearPlan& plan_;
+  std::span<const float> record_;
+  Scratch memory_;
+  std::optional<StateSlots> slots_;
+  std::vector<PackedState> states_;  // by segment
+  std::vector<QueryHead> heads_;     // by problem
+};
 
 void causal(const char* name, const LinearViews& views, const FeatureMap& map, std::span<const float> record,
             const AttentionGradients& gradients, const AttentionOptions& options) {
@@ -28,6 +90,7 @@ void causal(const char* name, const LinearViews& views, const FeatureMap& map, s
   const StateSlots slots(plan, segments.size());
   std::vector<PackedState> states = slots.all(plan);  // gradients: of the state after a segment, then of the one before it
   clear_all(plan, states);
+  const FoldedSegments folded(plan, *views.forward_out, segments, record);
 
   const auto compute = [&](const Bundle& bundle, float* memory) {
     const size_t first = segments[bundle.first].begin, end = segments[bundle.first].end;
@@ -58,7 +121,7 @@ void causal(const char* name, const LinearViews& views, const FeatureMap& map, s
       }
       compute(bundle, memory);
     } else if (!segment.first) {
-      fold_gradient(plan[segment.problem], segment.begin, segment.end, states[bundle.first], memory);
+      folded.fold(segment, bundle.first, states[bundle.first], memory);
     }
   });
   if (segments.size() > plan.size()) {

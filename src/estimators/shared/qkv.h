@@ -61,6 +61,26 @@ class Float32Output {
   Scratch memory_;
 };
 
+// Outputs of the forward pass as the backward pass needs them. Those in bf16 are rounded, and dout . out with them, by more than
+// all of dq where one key dominates: they are computed again, by forward(out), in fp32.
+class ForwardOutputs {
+ public:
+  template <class Forward>
+  ForwardOutputs(View4 out, const Forward& forward)
+      : view_(out), memory_(1, out.dtype() == DType::f32 ? 0 : static_cast<size_t>(out.size())) {
+    if (out.dtype() == DType::f32) return;
+    const MutView4 again(memory_.of(0), out.shape());
+    forward(again);
+    view_ = again;
+  }
+
+  View4 view() const { return view_; }
+
+ private:
+  View4 view_;
+  Scratch memory_;
+};
+
 // A view without columns, for parts of which only logsumexp is needed. Its pointer is not null, so that it is not absent.
 template <class AnyView>
 AnyView no_values(const AnyView& like) {

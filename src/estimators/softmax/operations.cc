@@ -135,7 +135,9 @@ void softmax_attention_backward(View4 q, View4 k, View4 v, View4 out, View3 logs
   }
   const Trace trace(kName, "q", q, static_cast<int64_t>(kBackwardKeys));
 
-  backward(problem.part(q, k, v, options), out, logsumexp, dout, {}, gradients);
+  const SoftmaxPart part = problem.part(q, k, v, options);
+  const ForwardOutputs outputs(out, [&](MutView4 again) { forward(part, again, {}); });
+  backward(part, outputs.view(), logsumexp, dout, {}, gradients);
   for (const Sequence& s : problem.sequences) {
     if (!options.layout.cu_seqlens.empty()) break;
     fill_rest(gradients.q, s.batch, s.queries);
