@@ -21,17 +21,17 @@ class Parts {
     return tensors_.emplace_back(TensorPlan{.name = std::move(name), .shape = std::move(shape), .role = role});
   }
 
-  LinearLayerPlan linear(std::string name, int64_t out, int64_t in, bool bias) {
+  LinearLayerPlan linear(const std::string& name, int64_t out, int64_t in, bool bias) {
     LinearLayerPlan plan{.name = name, .weight = tensor(name + ".weight", {out, in}, TensorRole::matrix)};
     if (bias) plan.bias = tensor(name + ".bias", {out}, TensorRole::offset);
     return plan;
   }
 
-  TablePlan table(std::string name, int64_t rows, int64_t width, TensorRole role) {
+  TablePlan table(const std::string& name, int64_t rows, int64_t width, TensorRole role) {
     return {.name = name, .weight = tensor(name + ".weight", {rows, width}, role)};
   }
 
-  NormPlan norm(std::string name, const ModelConfig& config) {
+  NormPlan norm(const std::string& name, const ModelConfig& config) {
     NormPlan plan{.name = name, .weight = tensor(name + ".weight", {config.width}, TensorRole::factor), .eps = config.norm_eps};
     if (config.norm == Norm::layer) plan.bias = tensor(name + ".bias", {config.width}, TensorRole::offset);
     return plan;
@@ -63,7 +63,7 @@ class Parts {
   std::vector<TensorPlan> take() { return std::move(tensors_); }
 
  private:
-  MapPlan map(std::string name, const AttentionSettings& settings) {
+  MapPlan map(const std::string& name, const AttentionSettings& settings) {
     const int64_t heads = settings.key_heads, dim = settings.head_dim(), count = map_size(settings.estimator);
     MapPlan plan{.name = name, .kind = settings.estimator.map};
     switch (plan.kind) {

@@ -46,7 +46,7 @@ ModelConfig translator() {
           .heads = 4,
           .kv_heads = 2,
           .layers = 2,
-          .estimators = {parse_estimator("rfa_gate:samples=8"), parse_estimator("softmax:seed=9")},
+          .estimators = {parse_estimator("rfa_gate:samples=8"), parse_estimator("rfa:samples=8,seed=9")},
           .cross = parse_estimator("rfa:samples=8"),
           .positions = Positions::rotary,
           .conv = 3,

@@ -55,7 +55,7 @@ TEST(GoldenModels, DoNotDependOnPaddingNorOnTheBatch) {
 // The modules are those of the plan: the same names and shapes, trained or stored.
 TEST(ModulesOfAModel, HaveTheTensorsOfItsPlan) {
   using Shapes = std::map<std::string, std::vector<int64_t>>;
-  for (const std::string& place : {"golden", "compat/0.1"}) {
+  for (const std::string place : {"golden", "compat/0.1"}) {
     for (const GoldenCase& golden : golden_cases()) {
       SCOPED_TRACE(place + "/" + golden.name);
       const ModelConfig config = load_model_config(golden_directory().parent_path() / place / golden.name / "config.json");

@@ -12,6 +12,7 @@
 #include "io/formats/safetensors.h"
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
+#include "support/refusal.h"
 #include "torch/libtorch.h"
 #include "torch/nn/models.h"
 #include "torch/nn_case.h"
@@ -134,6 +135,13 @@ TEST(LanguageModel, LayersMayDiffer) {
   EXPECT_EQ(attentions[1]->options().estimator.kind, EstimatorKind::rfa_gate);
   EXPECT_EQ(attentions[1]->options().layer, 1U);
   EXPECT_EQ(attentions[1]->options().estimator.seed, config.seed);
+}
+
+TEST(LanguageModel, NumbersItsAttentionsItself) {
+  for (const char* estimator : {"rfa:layer=2", "rfa:draw=1"}) {
+    const auto said = refusal<InvalidArgument>([&] { (void)make_model(config_of(Task::lm, estimator)); });
+    EXPECT_NE(said.find("sets layer or draw"), std::string::npos) << said;
+  }
 }
 
 TEST(LanguageModel, LearnedPositionsEndWhereTheyEnd) {

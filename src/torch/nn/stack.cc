@@ -1,10 +1,8 @@
 #include "torch/nn/stack.h"
 
-#include <torch/nn/init.h>
 #include <torch/nn/modules/container/modulelist.h>
 
 #include <cmath>
-#include <string>
 
 #include "core/check.h"
 #include "torch/nn/pieces.h"
