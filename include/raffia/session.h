@@ -4,7 +4,7 @@
 //   session.prefill("Once upon a time");
 //   std::cout << raffia::generate(session, {.tokens = 100}).text;
 //
-// With estimators of constant memory (rfa, rfa_gate, hybrid, lara, eva) a session has the same size at token 10 and at token 10
+// With estimators of constant memory (EstimatorTraits::constant_memory) a session has the same size at token 10 and at token 10
 // million, in memory and as a file. With window the size is bounded. Softmax and ra keep all keys and values.
 //
 // After an error other than InvalidArgument (out of memory, for example) a session may only be assigned to or destroyed.

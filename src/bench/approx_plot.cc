@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "bench/approx.h"
 #include "bench/gnuplot.h"

@@ -1,5 +1,6 @@
 #include "bench/attention_ops.h"
 
+#include <utility>
 #include <vector>
 
 #include "raffia/attention.h"

@@ -6,8 +6,8 @@
 
 namespace raffia::bench {
 
-// Options that are valid one by one but contradict each other, or ask for what there is not. The message begins with the option,
-// as users write it: --ops.
+// Options that are valid one by one but contradict each other, or ask for what there is not. The message names the options,
+// as users write them: --ops.
 class OptionError : public InvalidArgument {
  public:
   using InvalidArgument::InvalidArgument;

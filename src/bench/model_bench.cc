@@ -6,6 +6,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <utility>
 
 #include "bench/interleave.h"
 #include "bench/machine.h"

@@ -68,7 +68,7 @@ OpForm form_of(const BenchShape& shape, const std::string& spec, OpInput input, 
   Estimator& estimator = form.estimator;
   const EstimatorTraits traits = form.traits();
   if (causal ? !traits.causal : !traits.bidirectional) {
-    throw OptionError(causal ? fmt::format("--causal: {} has no causal form", spec) : fmt::format("--ops: {} is causal", spec));
+    throw OptionError(fmt::format(causal ? "--ops: {} has no causal form" : "--ops: {} has a causal form only", spec));
   }
   if (!estimator.samples && traits.has_map) estimator.samples = shape.random_features;
   if (!estimator.samples && traits.has_samples) estimator.samples = shape.samples;
@@ -78,9 +78,8 @@ OpForm form_of(const BenchShape& shape, const std::string& spec, OpInput input, 
     try {
       (void)memory_bytes(estimator, memory_sizes(shape, map ? &*map : nullptr, false), 1);
     } catch (const InvalidArgument& error) {
-      const std::string said = error.what();  // after the name of a function
       throw OptionError(fmt::format("--ops: {} cannot run with these settings (see --window, --chunk, --samples): {}", spec,
-                                    said.substr(said.find(": ") + 2)));
+                                    without_origin(error.what())));
     }
   }
   return form;

@@ -211,7 +211,7 @@ void run(const ClassifyFlags& flags) {
     return model->require_unchanged();
   }
   if (flags.whole || flags.max_tokens > 0)
-    throw UsageError("--whole and --most-tokens are for texts, but this model classifies images");
+    throw UsageError("--whole and --max-tokens are for texts, but this model classifies images");
   classify_images(flags, *model, printer);
   model->require_unchanged();
 }
@@ -228,7 +228,7 @@ Run add_classify(CommandLine& command) {
       .type_name("FILE");
   add_positive(command, "--top", flags->top, "Number of classes to print, most likely first");
   command.add_switch("--whole", flags->whole, "Read each file as one text");
-  add_positive(command, "--most-tokens", flags->max_tokens,
+  add_positive(command, "--max-tokens,--most-tokens", flags->max_tokens,
                "Maximum number of tokens read of a text (default: as many as the model supports)");
   command.add_switch("--json", flags->json, "Print one JSON object per line");
   add_threads(command, flags->threads);

@@ -102,7 +102,7 @@ Run add_translate(CommandLine& command) {
   add_positive(command, "--beam", flags->options.beam, "Number of hypotheses; 1: greedy", TranslateOptions::kMaxBeam);
   add_number(command, "--length-penalty", flags->options.length_penalty, 0, kHighestPenalty,
              "Above 0: longer translations are preferred");
-  add_positive(command, "--most-tokens", flags->options.max_tokens,
+  add_positive(command, "--max-tokens,--most-tokens", flags->options.max_tokens,
                "Maximum length of a translation in tokens (default: twice the source, plus 16)");
   add_positive(command, "--n-best", flags->best,
                "Print the N best translations of each line: line number, score and text, separated by tabs");

@@ -22,6 +22,7 @@ TEST(Look, HasATitleForEveryKindOfEstimator) {
   EXPECT_EQ(look_of("rfa_gate:samples=8").title, "RFA-Gate");
   EXPECT_EQ(look_of("window:window=8").title, "window");
   EXPECT_EQ(look_of("rfa_gate;softmax").title, "model");
+  EXPECT_EQ(look_of("rfa_gate:samples=8 softmax").title, "model");
 }
 
 TEST(Crossover, IsWherePowerLawsMeet) {

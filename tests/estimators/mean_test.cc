@@ -1,4 +1,5 @@
 // The mean of the visible values, against its twin: it reads nothing but values, masks and lengths.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +9,6 @@
 #include <vector>
 
 #include "estimators/registry.h"
-#include "fmt/format.h"
 #include "raffia/estimator.h"
 #include "raffia/reference.h"
 #include "support/arrays.h"

@@ -49,8 +49,8 @@ struct Read {
   Tensor report;
 };
 
-// The fields `layout`, `run` and `key_bias` of the options are ignored: these are tensors
-// here, and the threads are those of torch.
+// The fields `layout`, `run` and `key_bias` of the options are ignored: these are tensors here, and the threads are those of
+// torch.
 Tensor softmax(const Tensor& q, const Tensor& k, const Tensor& v, const SoftmaxOptions& options = {}, const Tensor& valid = {},
                const Tensor& key_bias = {}, const Tensor& cu_seqlens = {}, const Tensor& cu_seqlens_k = {});
 
