@@ -171,7 +171,8 @@ std::string script_of(const std::vector<TimeCurve>& curves) {
 
 Look look_of(std::string_view op) {
   // Settings follow a colon; a model with several kinds has none of its own.
-  const std::string_view kind = op.find_first_of(" ;") == std::string_view::npos ? op.substr(0, op.find(':')) : std::string_view();
+  const std::string_view kind =
+      op.find_first_of(" ;") == std::string_view::npos ? op.substr(0, op.find(':')) : std::string_view();
   const auto* known = std::find_if(std::begin(kLooks), std::end(kLooks), [kind](const Look& look) { return look.op == kind; });
   if (known != std::end(kLooks)) return *known;
   Look look = *(std::end(kLooks) - 1);
