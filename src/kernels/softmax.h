@@ -107,7 +107,7 @@ struct Visibility {
             .first = {.offset = stride, .per_window = stride},
             .last = {.offset = static_cast<int64_t>(keys)}};
   }
-  // ... or the last `most` keys before w stride + lead. Query 0 is number `phase` of its window.
+  // ... or the last `max` keys before w stride + lead. Query 0 is number `phase` of its window.
   static Visibility earlier(size_t queries, size_t keys, int64_t window, int64_t stride, int64_t lead = 0, int64_t phase = 0,
                             int64_t max = INT64_MAX / 2) {
     return {.queries = queries,

@@ -24,7 +24,7 @@ ModelConfig config_of(Task task, const std::string& estimator) {
   return config;
 }
 
-// The steps of Adam that bring the loss below 0.05, at most `most`; 0: it stays above.
+// The steps of Adam that bring the loss below 0.05, at most `max`; 0: it stays above.
 int64_t steps_to_learn(ModelImpl& model, const std::function<Tensor()>& loss, int64_t max = 400) {
   torch::optim::Adam optimiser(model.parameters(), torch::optim::AdamOptions(1e-2));
   for (int64_t step = 1; step <= max; ++step) {

@@ -38,7 +38,7 @@ Flag add_count(CommandLine& command, const std::string& flag, int64_t& target, c
 Flag add_seed(CommandLine& command, const std::string& flag, uint64_t& target, const std::string& description);
 Flag add_threads(CommandLine& command, int& target);  // --threads of one run; 0, the default: one per CPU
 
-// A number from `least` to `most`.
+// A number from `min` to `max`.
 double parse_number(const std::string& flag, std::string_view text, double min, double max);
 Flag add_number(CommandLine& command, const std::string& flag, double& target, double min, double max,
                 const std::string& description);

@@ -232,6 +232,7 @@ void eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<cons
   const Scratch own(1, static_cast<size_t>(buffers.size));
   const EvaBuffers d(plan, own.of(0));  // the gradients of what they are named after
   const Float32Output dq(gradients.q), dk(gradients.k), dv(gradients.v);
+  // d.logsumexp is no gradient: it takes the logsumexp of the second reading.
   const ForwardOutputs outputs(out, [&](MutView4 again) { read(plan, q, k, v, buffers, again, d.logsumexp); });
   backward(exact(plan, q, k, v), outputs.view(), buffers.logsumexp, dout, {}, {.q = dq.view(), .k = dk.view(), .v = dv.view()});
   for (Side side : {Side::before, Side::after}) {

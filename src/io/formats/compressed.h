@@ -27,7 +27,7 @@ class Decompressor {
   Decompressor(const Decompressor&) = delete;
   Decompressor& operator=(const Decompressor&) = delete;
 
-  // Consumes bytes from the front of `input` and appends at most `most` bytes to `output`. `at_end`: `input` is the last part.
+  // Consumes bytes from the front of `input` and appends at most `max` bytes to `output`. `at_end`: `input` is the last part.
   // True: everything was decompressed. False without output: more input is needed.
   bool run(std::string_view& input, bool at_end, std::string& output, size_t max);
 

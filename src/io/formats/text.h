@@ -20,8 +20,8 @@ std::string read_file(const std::filesystem::path& path, uint64_t limit = UINT64
 void write_file(const std::filesystem::path& path, std::string_view bytes);
 
 // Maximum sizes, also when decompressed: a small file can need any amount of memory.
-constexpr uint64_t kMaxBytesOfText = uint64_t{1}
-                                     << 33;  // decompressed; other texts need as much memory as they have bytes on disk
+// Of decompressed text; other texts need as much memory as they have bytes on disk.
+constexpr uint64_t kMaxBytesOfText = uint64_t{1} << 33;
 constexpr uint64_t kMaxBytesOfDataset = uint64_t{1} << 32;  // of images, all in one file
 constexpr uint64_t kMaxBytesOfImage = uint64_t{1} << 26;    // a single image
 

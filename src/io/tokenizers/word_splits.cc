@@ -24,7 +24,7 @@ Next next(std::string_view text, size_t at) {
   return {is_unicode_space(character.code) ? Class::space : Class::other, character.size};
 }
 
-// Where a run of at most `most` characters of one kind ends.
+// Where a run of at most `max` characters of one kind ends.
 size_t end_of_run(std::string_view text, size_t at, Class kind, size_t max = SIZE_MAX) {
   for (size_t count = 0; count < max; ++count) {
     const Next character = next(text, at);

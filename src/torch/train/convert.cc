@@ -148,7 +148,7 @@ class LayerFitting {
     Tensor min = errors(), best = tensor.clone();
     for (const double value : values) {
       Tensor(tensor).fill_(meaning(value));
-      const Tensor found = errors(), better = found < min;
+      const Tensor found = errors(), better = (found < min).logical_or(min.isnan());
       min = at::where(better, found, min);
       std::vector<int64_t> shape(static_cast<size_t>(tensor.dim()), 1);
       shape[0] = tensor.size(0);
@@ -220,14 +220,14 @@ std::vector<LayerFit> fit_attention(nn::LanguageModelImpl& source, nn::LanguageM
     fit.error_at_first = fitting.error();
     fitting.search();
     fit.error_searched = fitting.error();
-    if (options.steps > 0) fitting.descend(options);
-    fit.error = fitting.error();
-    if (!std::isfinite(fit.error)) {
+    if (!std::isfinite(fit.error_searched)) {
       throw Error(
           fmt::format("layer {}: the error of the fitted attention is {}, expected a finite number: the weights of the model "
                       "are damaged",
-                      layer, fit.error));
+                      layer, fit.error_searched));
     }
+    if (options.steps > 0) fitting.descend(options);
+    fit.error = fitting.error();
     fit.sigma = fitted[i]->monitor().sigma;
     fits.push_back(fit);
   }

@@ -2,8 +2,8 @@
 //
 // c10d's own TCPStore listens on every interface of the machine and trusts the sizes that it is sent. This one listens where it
 // is told to, keeps at most kStoreBytes, allocates no memory before the bytes have arrived, and answers no faster than the client
-// reads. There is no authentication:
-// anyone who can reach the port can read and write (docs/distributed.md).
+// reads.
+// There is no authentication: anyone who can reach the port can read and write (docs/distributed.md).
 #ifndef RAFFIA_TORCH_TRAIN_DISTRIBUTED_STORE_H_
 #define RAFFIA_TORCH_TRAIN_DISTRIBUTED_STORE_H_
 
@@ -15,8 +15,8 @@
 
 namespace raffia::train {
 
-inline constexpr size_t kStoreBytes = size_t{256}
-                                      << 20;  // of names, values and the map; Gloo leaves 136 bytes of values per pair of ranks
+// Of names, values and the map that holds them; Gloo leaves 136 bytes of values per pair of ranks.
+inline constexpr size_t kStoreBytes = size_t{256} << 20;
 
 // "localhost", 127.x.x.x and ::1.
 bool is_loopback(const std::string& address);
