@@ -68,7 +68,7 @@ OpForm form_of(const BenchShape& shape, const std::string& spec, OpInput input, 
   Estimator& estimator = form.estimator;
   const EstimatorTraits traits = form.traits();
   if (causal ? !traits.causal : !traits.bidirectional) {
-    throw OptionError(fmt::format(causal ? "--ops: {} has no causal form" : "--ops: {} has a causal form only", spec));
+    throw OptionError(fmt::format("--ops: {} has {}", spec, causal ? "no causal form" : "a causal form only"));
   }
   if (!estimator.samples && traits.has_map) estimator.samples = shape.random_features;
   if (!estimator.samples && traits.has_samples) estimator.samples = shape.samples;
