@@ -78,8 +78,9 @@ OpForm form_of(const BenchShape& shape, const std::string& spec, OpInput input, 
     try {
       (void)memory_bytes(estimator, memory_sizes(shape, map ? &*map : nullptr, false), 1);
     } catch (const InvalidArgument& error) {
+      const std::string said = error.what();  // after the name of a function
       throw OptionError(fmt::format("--ops: {} cannot run with these settings (see --window, --chunk, --samples): {}", spec,
-                                    without_origin(error.what())));
+                                    said.substr(said.find(": ") + 2)));
     }
   }
   return form;

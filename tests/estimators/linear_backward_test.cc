@@ -190,11 +190,17 @@ class LinearGradients : public testing::TestWithParam<std::tuple<Op, MapKind>> {
   }
 };
 
+std::string name_of_case(const testing::TestParamInfo<std::tuple<Op, MapKind>>& of) {
+  return std::string(name_of_op(std::get<0>(of.param))) + "_" + std::string(name_of(std::get<1>(of.param)));
+}
+
 INSTANTIATE_TEST_SUITE_P(OpsAndMaps, LinearGradients, testing::Combine(testing::ValuesIn(kOps), testing::ValuesIn(kKinds)),
-                         [](const auto& of) {
-                           return std::string(name_of_op(std::get<0>(of.param))) + "_" +
-                                  std::string(name_of(std::get<1>(of.param)));
-                         });
+                         name_of_case);
+
+// Of ops that have segments.
+class SegmentGradients : public LinearGradients {};
+INSTANTIATE_TEST_SUITE_P(OpsAndMaps, SegmentGradients,
+                         testing::Combine(testing::Values(Op::causal, Op::gated), testing::ValuesIn(kKinds)), name_of_case);
 
 TEST_P(LinearGradients, EqualTwinAtEveryLengthUpToTwoChunks) {
   for (int64_t length = 0; length <= 33; ++length) {
@@ -436,8 +442,7 @@ TEST_P(LinearGradients, OutputsThatWereRoundedToBf16CostNothing) {
 
 // The same where a segment between others only folds its gradient. Values have a common part, as those of a text do, so that
 // outputs are large where they differ little: the rounding of dout . out is most of the gradients of earlier keys.
-TEST_P(LinearGradients, OutputsThatWereRoundedToBf16CostNothingInSegments) {
-  if (op() == Op::rfa) GTEST_SKIP() << "has no segments";
+TEST_P(SegmentGradients, OutputsThatWereRoundedToBf16CostNothing) {
   for (int64_t count : {kind() == MapKind::trig ? 37 : 2, 37}) {
     Shape shape = shape_of(400);
     shape.count = count;

@@ -23,6 +23,12 @@ std::vector<ops::Named> leaves_of(const torch::nn::Module& module) {
   return leaves;
 }
 
+// The mean of the values does not read queries and keys.
+bool is_read(const Estimator& estimator, const std::string& parameter) {
+  if (estimator.kind != EstimatorKind::mean) return true;
+  return !parameter.starts_with("q_proj") && !parameter.starts_with("k_proj") && parameter != "conv_q" && parameter != "conv_k";
+}
+
 void expect_module_gradients(const AttentionOptions& options, int64_t keys) {
   torch::manual_seed(7);
   const Attention attention = make_attention(options);
@@ -37,6 +43,7 @@ void expect_module_gradients(const AttentionOptions& options, int64_t keys) {
   if (keys == 0) factors = factors.masked_fill(mask.unsqueeze(2), 0);
 
   std::vector<ops::Named> leaves = leaves_of(*attention);
+  for (ops::Named& leaf : leaves) leaf.has_effect = is_read(options.estimator, leaf.name);
   leaves.push_back({"query", x});
   if (keys > 0) leaves.push_back({"key and value", context});
   ops::expect_leaf_gradients(
