@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares the speed of two builds: scripts/compare.py OLD NEW [--rounds N]
+"""Compares the speed of two builds: scripts/compare.py OLD NEW [--rounds N] [--only WORD]
 
 OLD and NEW are directories with bin/raffia. Both run the same benchmarks in turn, so that a slow period of the machine affects both; the best time of all
 rounds counts. Prints a table of the ratio new / old, the slowest first. Run it on a quiet machine. Exit status 1 if a ratio is above 1.03.
@@ -35,9 +35,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("builds", nargs=2, type=Path, metavar="DIRECTORY")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", metavar="WORD", help="benchmarks whose command has this word: prefill")
     flags = parser.parse_args()
     best = [{}, {}]
-    for arguments in BENCHMARKS:
+    for arguments in (one for one in BENCHMARKS if flags.only in one):
         for _ in range(flags.rounds):
             for which, build in enumerate(flags.builds):
                 for key, seconds in run(build, arguments).items():
