@@ -532,10 +532,11 @@ void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, 
     if (initial != nullptr) state = *initial;
     attend(q, k, v, state ? &*state : nullptr, again, options, {});
   });
-  run_windows_backward(call, initial, outputs.view(), record, dout, gradients, [&](const SequenceWindows& windows, int64_t entry) {
-    const float* rows = noise.of_entry(initial, entry, windows.complete() > 0);
-    LaraSequence(call, options, rows, windows, initial, entry, true).backward_all();
-  });
+  run_windows_backward(call, initial, outputs.view(), record, dout, gradients,
+                       [&](const SequenceWindows& windows, int64_t entry) {
+                         const float* rows = noise.of_entry(initial, entry, windows.complete() > 0);
+                         LaraSequence(call, options, rows, windows, initial, entry, true).backward_all();
+                       });
 }
 
 }  // namespace
