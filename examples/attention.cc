@@ -1,6 +1,5 @@
 #include <raffia/attention.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <vector>
 
@@ -8,7 +7,7 @@ int main() {
   const raffia::Extents<4> shape{1, 1000, 8, 64};  // batch, tokens, heads, size of a head
   raffia::RandomStream random({.seed = 7});
   std::vector<float> q(1000 * 8 * 64), k(q.size()), v(q.size()), out(q.size()), gate(1000 * 8, 4.0F);
-  for (auto* x : {&q, &k, &v}) std::generate(x->begin(), x->end(), [&] { return float(random.next_normal()); });
+  for (size_t i = 0; i < q.size(); ++i) q[i] = k[i] = v[i] = float(random.next_normal());
 
   auto map = raffia::FeatureMap::trig({.dim = 64, .count = 64, .heads = 8, .seed = 1});
   raffia::State state(map, {.batch = 1, .value_dim = 64});

@@ -259,7 +259,8 @@ def noise(decoding, load):
     """How far the figures can be trusted."""
     rounds, spread, others = len(decoding.rounds), decoding.noise(), load["others"]
     said = (f"Measured in {rounds} rounds; both models and all depths take turns within a round, and the best of {load['repeats']} turns counts. Figures are "
-            f"medians of the rounds, bands and brackets go from the lowest to the highest. The same measurement differs by up to {100 * spread:.0f}% between rounds.")
+            f"medians of the rounds, bands and brackets go from the lowest to the highest. A factor is the median of the factors of the rounds, so it differs a little from the "
+            f"quotient of the two speeds. The same measurement differs by up to {100 * spread:.0f}% between rounds.")
     if others == 0 and spread <= QUIET_SPREAD:
         return f'<p class="quiet">{said}</p>'
     cause = f"{others} other task{'' if others == 1 else 's'} ran on this machine during the measurement" if others else "The rounds differ more than on a quiet machine"
@@ -288,7 +289,8 @@ def session(place, prompt):
                 f'<span class="event">kill -9{further}</span>{html.escape(restored[shown:])}</p>')
 
 
-NEXT = f"""<pre><code>build/demo/bin/raffia generate out/demo/rfa_gate --interactive
+NEXT = f"""<p>In the directory of the sources:</p>
+<pre><code>build/demo/bin/raffia generate out/demo/rfa_gate --interactive
 build/demo/bin/raffia train lm --data my.txt --out my-model
 scripts/demo.sh my.txt</code></pre>
 <p><a href="../../README.md">Overview</a> &middot; <a href="{DOCS}/training.md">Training</a> &middot; <a href="{DOCS}/runtime.md">Running models and sessions</a> &middot;
@@ -362,7 +364,7 @@ process continued from the same file. Their texts were compared with a run that 
 {NEXT}
 
 <footer class="quiet">{about}, {machine.get("threads", "?")} threads, raffia {html.escape(str(machine.get("version", "")))}.
-Figures come from <code>raffia train</code>, <code>raffia eval</code>, <code>raffia bench decode</code> and <code>raffia state info</code>; what they printed lies beside this page.</footer>
+Figures come from <code>raffia train</code>, <code>raffia eval</code>, <code>raffia bench decode</code> and <code>raffia state info</code>; their results lie beside this page as JSON.</footer>
 </main>"""
 
 
