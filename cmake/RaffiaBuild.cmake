@@ -13,6 +13,7 @@ if(PROJECT_IS_TOP_LEVEL)
   # An installed command finds the library relative to itself, for any prefix.
   file(RELATIVE_PATH bin_to_lib ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
   set(CMAKE_INSTALL_RPATH "$ORIGIN/${bin_to_lib}")
+  set(CMAKE_BUILD_RPATH ${CMAKE_LIBRARY_OUTPUT_DIRECTORY})  # programs also load a module by its name
 
   if(NOT CMAKE_BUILD_TYPE)
     set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release or RelWithDebInfo" FORCE)
@@ -33,6 +34,62 @@ add_library(raffia_build_flags INTERFACE)
 # For commands and tests, which spend their time in the library: half the optimiser's work is build time saved.
 add_library(raffia_quick_build INTERFACE)
 target_compile_options(raffia_quick_build INTERFACE $<$<CONFIG:Release>:-O1>)
+
+# Libraries export what is marked with RAFFIA_API.
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+
+# raffia_library(NAME [WHOLE] [TYPE SHARED] [OUTPUT FILE] [USES NAME...] [PUBLIC LIBRARY...] [PRIVATE LIBRARY...]): sources are compiled once, into
+#   raffia_NAME_objects   the objects; sources and their options are set here
+#   raffia_NAME           the library that is installed, raffia::NAME. A shared one exports only what is marked with RAFFIA_API
+#   raffia_NAME_internal  the same objects, for the commands, benchmarks, tests and fuzz targets, which need more than is exported
+# USES names other libraries that are made here. WHOLE: a program takes all objects, because some of them register themselves.
+function(raffia_library name)
+  cmake_parse_arguments(arg "WHOLE" "TYPE;OUTPUT" "USES;PUBLIC;PRIVATE" ${ARGN})
+  list(TRANSFORM arg_USES PREPEND raffia_ OUTPUT_VARIABLE used)
+  list(TRANSFORM used APPEND _internal OUTPUT_VARIABLE used_internal)
+  set(include_dir $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>)
+
+  set(objects raffia_${name}_objects)
+  add_library(${objects} OBJECT)
+  target_compile_features(${objects} PUBLIC cxx_std_20)
+  target_include_directories(${objects} PRIVATE ${include_dir} ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${objects} PRIVATE raffia_build_flags ${arg_PUBLIC} ${arg_PRIVATE})
+
+  add_library(raffia_${name} ${arg_TYPE} $<TARGET_OBJECTS:${objects}>)
+  add_library(raffia::${name} ALIAS raffia_${name})
+  set_target_properties(raffia_${name} PROPERTIES EXPORT_NAME ${name} LINKER_LANGUAGE CXX VERSION ${PROJECT_VERSION}
+                                                  SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+  if(arg_OUTPUT)
+    set_target_properties(raffia_${name} PROPERTIES OUTPUT_NAME ${arg_OUTPUT})
+  endif()
+  target_compile_features(raffia_${name} PUBLIC cxx_std_20)
+  target_include_directories(raffia_${name} PUBLIC ${include_dir} $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+  target_link_libraries(raffia_${name} PUBLIC ${used} ${arg_PUBLIC} PRIVATE $<BUILD_INTERFACE:raffia_build_flags> ${arg_PRIVATE})
+  if(CMAKE_SYSTEM_NAME STREQUAL "Linux" AND NOT RAFFIA_SANITIZE)
+    target_link_options(raffia_${name} PRIVATE -Wl,-z,defs) # a name that another library does not export is found here
+  endif()
+
+  add_library(raffia_${name}_archive STATIC $<TARGET_OBJECTS:${objects}>)
+  set_target_properties(raffia_${name}_archive PROPERTIES LINKER_LANGUAGE CXX)
+  target_link_libraries(raffia_${name}_archive PUBLIC ${used_internal} PRIVATE raffia_build_flags ${arg_PRIVATE})
+  add_library(raffia_${name}_internal INTERFACE)
+  set(archive raffia_${name}_archive)
+  if(arg_WHOLE)
+    set(archive $<LINK_LIBRARY:WHOLE_ARCHIVE,${archive}>)
+  endif()
+  target_compile_features(raffia_${name}_internal INTERFACE cxx_std_20)
+  target_include_directories(raffia_${name}_internal INTERFACE ${include_dir} ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(raffia_${name}_internal INTERFACE ${archive} ${arg_PUBLIC})
+endfunction()
+
+# raffia_link(NAME LIBRARY...): more private libraries for a raffia_library().
+function(raffia_link name)
+  foreach(target IN ITEMS objects archive)
+    target_link_libraries(raffia_${name}_${target} PRIVATE ${ARGN})
+  endforeach()
+  target_link_libraries(raffia_${name} PRIVATE ${ARGN})
+endfunction()
 
 # raffia_precompile(TARGET HEADER...): precompiles the headers that most sources include, and these. It takes a third off the time to
 # compile a source. Only with gcc, whose precompiled headers ccache can move between checkouts; the clang builds find includes that are

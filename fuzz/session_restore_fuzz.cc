@@ -27,7 +27,7 @@ using Bytes = std::span<std::byte>;
 const raffia::SessionOptions kOptions{.run = {.threads = 1}};
 
 std::shared_ptr<const Model> tiny_model(const raffia::ModelConfig& config) {
-  return Model::over(config, raffia::runtime::random_weights(config, raffia::WeightType::f32, 1), nullptr, "fuzz");
+  return Model::over(config, raffia::internal::runtime::random_weights(config, raffia::WeightType::f32, 1), nullptr, "fuzz");
 }
 
 int64_t number_at(Bytes bytes, size_t at) {  // native byte order: it does not matter for a fuzzer

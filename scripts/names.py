@@ -40,7 +40,7 @@ def compile_commands():
                 if word in ("-Winvalid-pch", "-fpch-preprocess") or word.startswith("-Wno-"):
                     continue
                 kept.append(word)
-            if "raffia_torch.dir/cmake_pch.hxx" in entry["command"]:
+            if "raffia_torch_objects.dir/cmake_pch.hxx" in entry["command"]:
                 kept.insert(1, "-include torch/libtorch.h")
             entries[entry["file"]] = entry | {"command": " ".join(kept)}
     return entries

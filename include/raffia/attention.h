@@ -15,6 +15,7 @@
 #include <optional>
 #include <span>
 
+#include "raffia/api.h"
 #include "raffia/features.h"
 #include "raffia/state.h"
 #include "raffia/threads.h"
@@ -55,36 +56,38 @@ struct Report {
 // Bidirectional and cross attention: every query reads all keys of its sequence.
 //   out_t = phi(q_t)^T sum_i phi(k_i) v_i^T / phi(q_t)^T sum_i phi(k_i)
 // `record`, here and below: filled for the backward pass, record_size() floats; empty: none.
-Report rfa_attention(View4 q, View4 k, View4 v, const FeatureMap& map, MutView4 out, const AttentionOptions& options = {},
-                     std::span<float> record = {});
+RAFFIA_API Report rfa_attention(View4 q, View4 k, View4 v, const FeatureMap& map, MutView4 out,
+                                const AttentionOptions& options = {}, std::span<float> record = {});
 
 // Causal attention: query t reads keys 0..t and the memory in `state`. `state` is read as S_0 and overwritten with S_T; its batch
 // is B, or N with cu_seqlens.
-Report causal_attention(View4 q, View4 k, View4 v, const FeatureMap& map, State& state, MutView4 out,
-                        const AttentionOptions& options = {}, std::span<float> record = {});
+RAFFIA_API Report causal_attention(View4 q, View4 k, View4 v, const FeatureMap& map, State& state, MutView4 out,
+                                   const AttentionOptions& options = {}, std::span<float> record = {});
 
 // Gated causal attention (RFA-Gate): g_t = sigmoid(gate_logits_t),
 //   S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) [v_t, 1]^T,   out_t = phi(q_t)^T S_t / its last column
 // Cost O(T F V) per head, in chunks of 16 tokens at GEMM speed; phi is computed chunk by chunk and never stored.
-Report gated_attention(View4 q, View4 k, View4 v, View3 gate_logits, const FeatureMap& map, State& state, MutView4 out,
-                       const AttentionOptions& options = {}, std::span<float> record = {});
+RAFFIA_API Report gated_attention(View4 q, View4 k, View4 v, View3 gate_logits, const FeatureMap& map, State& state, MutView4 out,
+                                  const AttentionOptions& options = {}, std::span<float> record = {});
 
 // The two halves of rfa_attention, for keys that are added once and read often (the source of a translation): fold_keys adds keys
 // to the state, read_state reads it. With gate_logits the state decays as in gated_attention.
-void fold_keys(View4 k, View4 v, const FeatureMap& map, State& state, const AttentionOptions& options = {});
-void fold_keys(View4 k, View4 v, View3 gate_logits, const FeatureMap& map, State& state, const AttentionOptions& options = {});
-Report read_state(View4 q, const FeatureMap& map, const State& state, MutView4 out, const AttentionOptions& options = {});
+RAFFIA_API void fold_keys(View4 k, View4 v, const FeatureMap& map, State& state, const AttentionOptions& options = {});
+RAFFIA_API void fold_keys(View4 k, View4 v, View3 gate_logits, const FeatureMap& map, State& state,
+                          const AttentionOptions& options = {});
+RAFFIA_API Report read_state(View4 q, const FeatureMap& map, const State& state, MutView4 out,
+                             const AttentionOptions& options = {});
 
 // One token for each of B sessions: q [B, H, D], k [B, G, D], v [B, G, V], gate_logits [B, G], out [B, H, V].
 // The sessions are the entries of one state, or one state (of batch 1) each.
-Report causal_step(View3 q, View3 k, View3 v, const FeatureMap& map, State& state, MutView3 out,
-                   const AttentionOptions& options = {});
-Report causal_step(View3 q, View3 k, View3 v, const FeatureMap& map, std::span<State* const> sessions, MutView3 out,
-                   const AttentionOptions& options = {});
-Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap& map, State& state, MutView3 out,
-                  const AttentionOptions& options = {});
-Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap& map, std::span<State* const> sessions,
-                  MutView3 out, const AttentionOptions& options = {});
+RAFFIA_API Report causal_step(View3 q, View3 k, View3 v, const FeatureMap& map, State& state, MutView3 out,
+                              const AttentionOptions& options = {});
+RAFFIA_API Report causal_step(View3 q, View3 k, View3 v, const FeatureMap& map, std::span<State* const> sessions, MutView3 out,
+                              const AttentionOptions& options = {});
+RAFFIA_API Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap& map, State& state, MutView3 out,
+                             const AttentionOptions& options = {});
+RAFFIA_API Report gated_step(View3 q, View3 k, View3 v, View2 gate_logits, const FeatureMap& map,
+                             std::span<State* const> sessions, MutView3 out, const AttentionOptions& options = {});
 
 // Gradients. Views are overwritten, parameter gradients are added to. Absent views are not computed.
 struct AttentionGradients {
@@ -95,16 +98,17 @@ struct AttentionGradients {
 };
 
 // Number of floats that a forward pass writes to `record` for the backward pass: denominators, and a state per 128 tokens.
-int64_t record_size(View4 q, View4 k, View4 v, const FeatureMap& map, const AttentionOptions& options = {});
+RAFFIA_API int64_t record_size(View4 q, View4 k, View4 v, const FeatureMap& map, const AttentionOptions& options = {});
 
 // `out` and `record` are those of the forward pass with the same inputs and options.
-void rfa_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record,
-                            View4 dout, const AttentionGradients& gradients, const AttentionOptions& options = {});
-void causal_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record,
-                               View4 dout, const AttentionGradients& gradients, const AttentionOptions& options = {});
-void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, const FeatureMap& map, View4 out,
-                              std::span<const float> record, View4 dout, const AttentionGradients& gradients,
-                              const AttentionOptions& options = {});
+RAFFIA_API void rfa_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out, std::span<const float> record,
+                                       View4 dout, const AttentionGradients& gradients, const AttentionOptions& options = {});
+RAFFIA_API void causal_attention_backward(View4 q, View4 k, View4 v, const FeatureMap& map, View4 out,
+                                          std::span<const float> record, View4 dout, const AttentionGradients& gradients,
+                                          const AttentionOptions& options = {});
+RAFFIA_API void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, const FeatureMap& map, View4 out,
+                                         std::span<const float> record, View4 dout, const AttentionGradients& gradients,
+                                         const AttentionOptions& options = {});
 
 // Exact softmax attention, blocked with an online softmax: memory O(T).
 //   out_t = softmax_j(scale q_t . k_j + key_bias_j) v_j
@@ -121,7 +125,8 @@ struct SoftmaxOptions {
   RunOptions run = {};              // threads and executor
 };
 
-void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options = {}, MutView3 logsumexp = {});
+RAFFIA_API void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options = {},
+                                  MutView3 logsumexp = {});
 
 struct SoftmaxGradients {
   MutView4 q = {}, k = {}, v = {};
@@ -130,13 +135,13 @@ struct SoftmaxGradients {
 
 // `out` is that of the forward pass. If it is bf16, it is computed again in fp32, which costs a forward pass: gradients would
 // suffer from its rounding where one key dominates.
-void softmax_attention_backward(View4 q, View4 k, View4 v, View4 out, View3 logsumexp, View4 dout,
-                                const SoftmaxGradients& gradients, const SoftmaxOptions& options = {});
+RAFFIA_API void softmax_attention_backward(View4 q, View4 k, View4 v, View4 out, View3 logsumexp, View4 dout,
+                                           const SoftmaxGradients& gradients, const SoftmaxOptions& options = {});
 
 // One token for each of B sessions: q [B, H, D] -> out [B, H, V]. The caches k [B, capacity, G, D] and v [B, capacity, G, V]
 // already hold the token's key and value; the first lengths[b] entries of each are used.
-void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t> lengths, MutView3 out,
-                  const SoftmaxOptions& options = {}, MutView3 logsumexp = {});
+RAFFIA_API void softmax_step(View3 q, View4 k_cache, View4 v_cache, std::span<const int64_t> lengths, MutView3 out,
+                             const SoftmaxOptions& options = {}, MutView3 logsumexp = {});
 
 }  // namespace raffia
 

@@ -5,29 +5,30 @@
 
 #include <stdexcept>
 
+#include "raffia/api.h"
 #include "raffia/cxx20.h"
 
 namespace raffia {
 
-class Error : public std::runtime_error {
+class RAFFIA_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
 // A shape, element type or option that the called function does not accept.
-class InvalidArgument : public Error {
+class RAFFIA_API InvalidArgument : public Error {
  public:
   using Error::Error;
 };
 
 // Invalid file contents: truncated, corrupt, or of an unsupported version.
-class FormatError : public Error {
+class RAFFIA_API FormatError : public Error {
  public:
   using Error::Error;
 };
 
 // An error of the operating system: missing file, full disk, no permission.
-class IoError : public Error {
+class RAFFIA_API IoError : public Error {
  public:
   using Error::Error;
 };

@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "raffia/api.h"
 #include "raffia/attention.h"
 #include "raffia/eva.h"
 #include "raffia/features.h"
@@ -26,9 +27,9 @@ namespace raffia {
 
 enum class EstimatorKind : uint8_t { softmax, window, rfa, rfa_gate, hybrid, ra, lara, eva, mean };
 
-std::string_view name_of(EstimatorKind kind);
+RAFFIA_API std::string_view name_of(EstimatorKind kind);
 
-struct Estimator {
+struct RAFFIA_API Estimator {
   EstimatorKind kind = EstimatorKind::softmax;
   // rfa, rfa_gate, hybrid: random vectors D. ra: draws per query. lara: samples. eva: chunks (bidirectional), or summaries kept
   // (causal; 0: all). Default by kind: 64; ra: 1; causal lara: 128; causal eva: 256.
@@ -79,23 +80,23 @@ struct EstimatorTraits {
   bool splits_sequences = false;      // training can split a sequence over processes
   double span_min = 0, span_max = 0;  // of gates: initial spans 1 / (1 - g), geometric over the heads
 };
-EstimatorTraits traits_of(const Estimator& estimator);
+RAFFIA_API EstimatorTraits traits_of(const Estimator& estimator);
 
 // Throws InvalidArgument if a setting has a value that parse_estimator() refuses: for estimators that a program made.
-void check_settings(const Estimator& estimator);
+RAFFIA_API void check_settings(const Estimator& estimator);
 
 // All kinds, in the order of the enum, and one line about each for help texts.
-std::span<const EstimatorKind> estimator_kinds();
-std::string_view summary_of(EstimatorKind kind);
+RAFFIA_API std::span<const EstimatorKind> estimator_kinds();
+RAFFIA_API std::string_view summary_of(EstimatorKind kind);
 
 // The closest estimator that has a bidirectional form: for the encoder of a translator whose decoder has this one.
-Estimator bidirectional_form(const Estimator& estimator);
+RAFFIA_API Estimator bidirectional_form(const Estimator& estimator);
 
 // "name" or "name:key=value,key=value". Throws InvalidArgument, which says what is wrong and what was expected. Keys that are not
 // given have the value of `defaults` (whose kind is ignored).
-Estimator parse_estimator(std::string_view text, const Estimator& defaults = {});
+RAFFIA_API Estimator parse_estimator(std::string_view text, const Estimator& defaults = {});
 // parse_estimator gives the same value back with the same defaults; values that equal them are omitted.
-std::string to_string(const Estimator& estimator, const Estimator& defaults = {});
+RAFFIA_API std::string to_string(const Estimator& estimator, const Estimator& defaults = {});
 
 struct AttendInputs {
   View4 q = {}, k = {}, v = {};
@@ -115,8 +116,8 @@ struct AttendOptions {
 
 // Attention over whole sequences with any estimator, from empty memory. Throws InvalidArgument if the kind does not support it.
 // `record`: filled for attend_backward(), attend_record_size() floats; empty: none.
-Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options = {},
-              std::span<float> record = {});
+RAFFIA_API Report attend(const Estimator& estimator, const AttendInputs& inputs, MutView4 out, const AttendOptions& options = {},
+                         std::span<float> record = {});
 
 // Views are overwritten, parameter gradients are added to. Absent views are not computed.
 struct AttendGradients {
@@ -128,9 +129,9 @@ struct AttendGradients {
 };
 
 // The backward pass of attend(): `out` and `record` are those of the forward pass with the same inputs and options.
-int64_t attend_record_size(const Estimator& estimator, const AttendInputs& inputs, const AttendOptions& options = {});
-void attend_backward(const Estimator& estimator, const AttendInputs& inputs, View4 out, std::span<const float> record, View4 dout,
-                     const AttendGradients& gradients, const AttendOptions& options = {});
+RAFFIA_API int64_t attend_record_size(const Estimator& estimator, const AttendInputs& inputs, const AttendOptions& options = {});
+RAFFIA_API void attend_backward(const Estimator& estimator, const AttendInputs& inputs, View4 out, std::span<const float> record,
+                                View4 dout, const AttendGradients& gradients, const AttendOptions& options = {});
 
 // The sizes that the memory of a causal attention depends on.
 struct MemorySizes {
@@ -143,16 +144,17 @@ struct MemorySizes {
   bool has_far = false;             // k_far will be given
 };
 
-Memory empty_memory(const Estimator& estimator, const MemorySizes& sizes);
+RAFFIA_API Memory empty_memory(const Estimator& estimator, const MemorySizes& sizes);
 // Bytes of a memory after `tokens` tokens, without allocating it; nullopt if they overflow an int64_t.
-std::optional<int64_t> memory_bytes(const Estimator& estimator, const MemorySizes& sizes, int64_t tokens);
+RAFFIA_API std::optional<int64_t> memory_bytes(const Estimator& estimator, const MemorySizes& sizes, int64_t tokens);
 
 // Causal attention that continues after the tokens in `memory`, which is read and updated. options.causal must be true.
-Report attend(const Estimator& estimator, const AttendInputs& inputs, Memory& memory, MutView4 out, const AttendOptions& options);
+RAFFIA_API Report attend(const Estimator& estimator, const AttendInputs& inputs, Memory& memory, MutView4 out,
+                         const AttendOptions& options);
 
 // One token for each session: T = 1 in the inputs, B sessions, each with its own memory (of batch 1).
-Report attend_step(const Estimator& estimator, const AttendInputs& inputs, std::span<Memory* const> sessions, MutView4 out,
-                   const AttendOptions& options);
+RAFFIA_API Report attend_step(const Estimator& estimator, const AttendInputs& inputs, std::span<Memory* const> sessions,
+                              MutView4 out, const AttendOptions& options);
 
 }  // namespace raffia
 

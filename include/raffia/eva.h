@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 
+#include "raffia/api.h"
 #include "raffia/attention.h"
 #include "raffia/lara.h"
 #include "raffia/random.h"
@@ -31,10 +32,11 @@ struct EvaOptions {
 
 // Cost O(T (samples + window)) per head, where the window is at least one chunk of T / samples; memory O(T + samples) rows. A
 // sequence ends at its last valid key. Masked tokens have an output, but no gradient.
-void eva_attention(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& options = {}, std::span<float> record = {});
-int64_t eva_record_size(View4 q, View4 k, View4 v, const EvaOptions& options = {});
-void eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
-                            const QkvGradients& gradients, const EvaOptions& options = {});
+RAFFIA_API void eva_attention(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& options = {},
+                              std::span<float> record = {});
+RAFFIA_API int64_t eva_record_size(View4 q, View4 k, View4 v, const EvaOptions& options = {});
+RAFFIA_API void eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
+                                       const QkvGradients& gradients, const EvaOptions& options = {});
 
 struct CausalEvaOptions {
   int64_t window = 32;  // tokens per window
@@ -53,28 +55,30 @@ struct CausalEvaOptions {
 };
 
 // Throws InvalidArgument if options.summaries is 0: such a state would grow without bound.
-WindowStateShape causal_eva_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
-                                        const CausalEvaOptions& options = {});
+RAFFIA_API WindowStateShape causal_eva_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim,
+                                                   int64_t value_dim, const CausalEvaOptions& options = {});
 
 // `state` is the memory of earlier calls; it is read and updated. Without it, a call starts empty and keeps nothing. The backward
 // pass treats the state before the forward pass as a constant (`initial`, or none). A call needs O(T / chunk (D + V) + T / window
 // R V) floats per head, for one sequence at a time.
-void causal_eva_attention(View4 q, View4 k, View4 v, WindowState& state, MutView4 out, const CausalEvaOptions& options = {},
-                          std::span<float> record = {});
-void causal_eva_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalEvaOptions& options = {},
-                          std::span<float> record = {});
-int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const WindowState& initial, const CausalEvaOptions& options = {});
-int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const CausalEvaOptions& options = {});
-void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState& initial, View4 out,
-                                   std::span<const float> record, View4 dout, const QkvGradients& gradients,
-                                   const CausalEvaOptions& options = {});
-void causal_eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
-                                   const QkvGradients& gradients, const CausalEvaOptions& options = {});
+RAFFIA_API void causal_eva_attention(View4 q, View4 k, View4 v, WindowState& state, MutView4 out,
+                                     const CausalEvaOptions& options = {}, std::span<float> record = {});
+RAFFIA_API void causal_eva_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalEvaOptions& options = {},
+                                     std::span<float> record = {});
+RAFFIA_API int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const WindowState& initial,
+                                          const CausalEvaOptions& options = {});
+RAFFIA_API int64_t causal_eva_record_size(View4 q, View4 k, View4 v, const CausalEvaOptions& options = {});
+RAFFIA_API void causal_eva_attention_backward(View4 q, View4 k, View4 v, const WindowState& initial, View4 out,
+                                              std::span<const float> record, View4 dout, const QkvGradients& gradients,
+                                              const CausalEvaOptions& options = {});
+RAFFIA_API void causal_eva_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
+                                              const QkvGradients& gradients, const CausalEvaOptions& options = {});
 
 // One token for each of B sessions: q [B, H, D], k [B, G, D], v [B, G, V], out [B, H, V].
-void causal_eva_step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalEvaOptions& options = {});
-void causal_eva_step(View3 q, View3 k, View3 v, std::span<WindowState* const> sessions, MutView3 out,
-                     const CausalEvaOptions& options = {});
+RAFFIA_API void causal_eva_step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out,
+                                const CausalEvaOptions& options = {});
+RAFFIA_API void causal_eva_step(View3 q, View3 k, View3 v, std::span<WindowState* const> sessions, MutView3 out,
+                                const CausalEvaOptions& options = {});
 
 }  // namespace raffia
 

@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "raffia/api.h"
 #include "raffia/random.h"
 #include "raffia/threads.h"
 #include "raffia/views.h"
@@ -28,9 +29,9 @@ namespace raffia {
 
 enum class MapKind : uint8_t { identity, trig, arccos, positive, positive2, elu, relu };
 
-std::string_view name_of(MapKind kind);
-bool is_random_map(MapKind kind);               // has random vectors, and a sigma
-MapKind parse_map_kind(std::string_view name);  // throws InvalidArgument and lists the names
+RAFFIA_API std::string_view name_of(MapKind kind);
+RAFFIA_API bool is_random_map(MapKind kind);               // has random vectors, and a sigma
+RAFFIA_API MapKind parse_map_kind(std::string_view name);  // throws InvalidArgument and lists the names
 
 struct RandomMapOptions {
   int64_t dim = 64;    // d, size of a query or key
@@ -43,7 +44,7 @@ struct RandomMapOptions {
 };
 
 // A value: copies are independent. Const methods are safe to call from several threads.
-class FeatureMap {
+class RAFFIA_API FeatureMap {
  public:
   static FeatureMap identity(int64_t dim, int64_t heads);  // q and k are features already
   static FeatureMap elu(int64_t dim, int64_t heads);
@@ -99,11 +100,11 @@ struct MapGradients {
 };
 
 // phi(x) for x [B, T, H, d] -> [B, T, H, F]. H may be a multiple of map.heads(): consecutive heads share a map.
-void apply_features(View4 x, const FeatureMap& map, MutView4 phi, const RunOptions& run = {});
+RAFFIA_API void apply_features(View4 x, const FeatureMap& map, MutView4 phi, const RunOptions& run = {});
 
 // dphi [B, T, H, F] -> dx [B, T, H, d] (may be absent) and parameter gradients.
-void apply_features_backward(View4 x, const FeatureMap& map, View4 dphi, MutView4 dx, const MapGradients& parameters = {},
-                             const RunOptions& run = {});
+RAFFIA_API void apply_features_backward(View4 x, const FeatureMap& map, View4 dphi, MutView4 dx,
+                                        const MapGradients& parameters = {}, const RunOptions& run = {});
 
 }  // namespace raffia
 

@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 
+#include "raffia/api.h"
 #include "raffia/attention.h"
 #include "raffia/features.h"
 #include "raffia/window_state.h"
@@ -36,15 +37,15 @@ struct HybridOptions {
 };
 
 // has_far: whether k_far is given.
-WindowStateShape hybrid_state_shape(int64_t batch, int64_t heads, int64_t dim, int64_t value_dim, const FeatureMap& map,
-                                    bool has_far, const HybridOptions& options = {});
+RAFFIA_API WindowStateShape hybrid_state_shape(int64_t batch, int64_t heads, int64_t dim, int64_t value_dim,
+                                               const FeatureMap& map, bool has_far, const HybridOptions& options = {});
 
 // `state` is the memory of earlier calls; it is read and updated. Without it, a call starts empty and keeps nothing. The report
 // counts rows, and as clamped those that dropped a non-empty folded part because its denominator was not positive.
-Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, WindowState& state, MutView4 out,
-                        const HybridOptions& options = {}, std::span<float> record = {});
-Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, MutView4 out, const HybridOptions& options = {},
-                        std::span<float> record = {});
+RAFFIA_API Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, WindowState& state, MutView4 out,
+                                   const HybridOptions& options = {}, std::span<float> record = {});
+RAFFIA_API Report hybrid_attention(const HybridInputs& inputs, const FeatureMap& map, MutView4 out,
+                                   const HybridOptions& options = {}, std::span<float> record = {});
 
 // Views are overwritten, parameter gradients are added to. Absent views are not computed.
 struct HybridGradients {
@@ -55,20 +56,21 @@ struct HybridGradients {
   MapGradients map = {};
 };
 
-int64_t hybrid_record_size(const HybridInputs& inputs, const FeatureMap& map, const HybridOptions& options = {});
+RAFFIA_API int64_t hybrid_record_size(const HybridInputs& inputs, const FeatureMap& map, const HybridOptions& options = {});
 
 // `initial`: the state before the forward pass, or none. It is treated as a constant.
-void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map, const WindowState& initial, View4 out,
-                               std::span<const float> record, View4 dout, const HybridGradients& gradients,
-                               const HybridOptions& options = {});
-void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map, View4 out, std::span<const float> record,
-                               View4 dout, const HybridGradients& gradients, const HybridOptions& options = {});
+RAFFIA_API void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map, const WindowState& initial,
+                                          View4 out, std::span<const float> record, View4 dout, const HybridGradients& gradients,
+                                          const HybridOptions& options = {});
+RAFFIA_API void hybrid_attention_backward(const HybridInputs& inputs, const FeatureMap& map, View4 out,
+                                          std::span<const float> record, View4 dout, const HybridGradients& gradients,
+                                          const HybridOptions& options = {});
 
 // One token for each of B sessions: T = 1 in the inputs. The sessions are the entries of one state, or one state each.
-Report hybrid_step(const HybridInputs& inputs, const FeatureMap& map, WindowState& state, MutView4 out,
-                   const HybridOptions& options = {});
-Report hybrid_step(const HybridInputs& inputs, const FeatureMap& map, std::span<WindowState* const> sessions, MutView4 out,
-                   const HybridOptions& options = {});
+RAFFIA_API Report hybrid_step(const HybridInputs& inputs, const FeatureMap& map, WindowState& state, MutView4 out,
+                              const HybridOptions& options = {});
+RAFFIA_API Report hybrid_step(const HybridInputs& inputs, const FeatureMap& map, std::span<WindowState* const> sessions,
+                              MutView4 out, const HybridOptions& options = {});
 
 }  // namespace raffia
 

@@ -7,18 +7,19 @@
 #include <string_view>
 #include <vector>
 
+#include "raffia/api.h"
 #include "raffia/cxx20.h"
 
 namespace raffia {
 
 enum class Isa : uint8_t { scalar, neon, sse4, avx2, avx512 };
 
-std::string_view name_of(Isa isa);
-Isa parse_isa(std::string_view name);  // throws InvalidArgument and lists the names
+RAFFIA_API std::string_view name_of(Isa isa);
+RAFFIA_API Isa parse_isa(std::string_view name);  // throws InvalidArgument and lists the names
 
-std::vector<Isa> available_isas();  // compiled in and supported by this CPU, slowest first
-Isa active_isa();                   // what the next op will use
-void set_max_isa(Isa isa);          // for tests and benchmarks; must not be called while an op runs
+RAFFIA_API std::vector<Isa> available_isas();  // compiled in and supported by this CPU, slowest first
+RAFFIA_API Isa active_isa();                   // what the next op will use
+RAFFIA_API void set_max_isa(Isa isa);          // for tests and benchmarks; must not be called while an op runs
 
 }  // namespace raffia
 

@@ -16,6 +16,7 @@
 #include <span>
 #include <string_view>
 
+#include "raffia/api.h"
 #include "raffia/attention.h"
 #include "raffia/random.h"
 #include "raffia/threads.h"
@@ -36,10 +37,10 @@ enum class SampleWeights : uint8_t {
   mis_opt,  // as in the authors' code, for comparison: forward only, and not in the blocked kernel
 };
 
-std::string_view name_of(Proposals proposals);
-std::string_view name_of(SampleWeights weights);
-Proposals parse_proposals(std::string_view name);           // throws InvalidArgument and lists the names
-SampleWeights parse_sample_weights(std::string_view name);  // the same
+RAFFIA_API std::string_view name_of(Proposals proposals);
+RAFFIA_API std::string_view name_of(SampleWeights weights);
+RAFFIA_API Proposals parse_proposals(std::string_view name);           // throws InvalidArgument and lists the names
+RAFFIA_API SampleWeights parse_sample_weights(std::string_view name);  // the same
 
 struct LaraOptions {
   int64_t samples = 64;              // S, the total
@@ -67,10 +68,11 @@ struct QkvGradients {
 // Self and cross attention. Chunks are equal shares of the tokens that take part, so padding and masked tokens change nothing.
 // (If Tq = Tk, queries of masked keys are left out of all means, and have an output but no gradient.) Cost O((Tq + Tk) S + S C),
 // memory O(Tq + Tk + S) rows per head.
-void lara_attention(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& options = {}, std::span<float> record = {});
-int64_t lara_record_size(View4 q, View4 k, View4 v, const LaraOptions& options = {});
-void lara_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
-                             const QkvGradients& gradients, const LaraOptions& options = {});
+RAFFIA_API void lara_attention(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& options = {},
+                               std::span<float> record = {});
+RAFFIA_API int64_t lara_record_size(View4 q, View4 k, View4 v, const LaraOptions& options = {});
+RAFFIA_API void lara_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
+                                        const QkvGradients& gradients, const LaraOptions& options = {});
 
 struct RaOptions {
   int64_t draws = 1;    // per query, averaged
@@ -86,10 +88,11 @@ struct RaOptions {
 // Randomized Attention: per draw a key m ~ softmax(q_n . k_m), w = q_n + k_m + e, output f(w). Unbiased. Each draw costs as much
 // as softmax attention. Memory: that of one draw, plus one number per query and draw. If Tq = Tk, queries
 // of masked keys have no gradient; their output is 0 if causal, otherwise that of any other query.
-void ra_attention(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& options = {});
+RAFFIA_API void ra_attention(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& options = {});
 
 // The drawn m and e are constants here. They are drawn again, so no record is needed.
-void ra_attention_backward(View4 q, View4 k, View4 v, View4 dout, const QkvGradients& gradients, const RaOptions& options = {});
+RAFFIA_API void ra_attention_backward(View4 q, View4 k, View4 v, View4 dout, const QkvGradients& gradients,
+                                      const RaOptions& options = {});
 
 // Causal LARA: exact logits within the query's window and samples for all earlier windows, in one softmax.
 struct CausalLaraOptions {
@@ -109,28 +112,30 @@ struct CausalLaraOptions {
   RunOptions run = {};  // threads and executor
 };
 
-WindowStateShape causal_lara_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim, int64_t value_dim,
-                                         const CausalLaraOptions& options = {});
+RAFFIA_API WindowStateShape causal_lara_state_shape(int64_t batch, int64_t query_heads, int64_t heads, int64_t dim,
+                                                    int64_t value_dim, const CausalLaraOptions& options = {});
 
 // `state` is the memory of earlier calls; it is read and updated. Without it, a call starts empty and keeps nothing. The backward
 // pass treats the state before the forward pass as a constant (`initial`, or none). A call needs O(T / window S V) floats per
 // head (backward: O(T / window S (D + V))), for one sequence at a time.
-void causal_lara_attention(View4 q, View4 k, View4 v, WindowState& state, MutView4 out, const CausalLaraOptions& options = {},
-                           std::span<float> record = {});
-void causal_lara_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalLaraOptions& options = {},
-                           std::span<float> record = {});
-int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const WindowState& initial, const CausalLaraOptions& options = {});
-int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const CausalLaraOptions& options = {});
-void causal_lara_attention_backward(View4 q, View4 k, View4 v, const WindowState& initial, View4 out,
-                                    std::span<const float> record, View4 dout, const QkvGradients& gradients,
-                                    const CausalLaraOptions& options = {});
-void causal_lara_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
-                                    const QkvGradients& gradients, const CausalLaraOptions& options = {});
+RAFFIA_API void causal_lara_attention(View4 q, View4 k, View4 v, WindowState& state, MutView4 out,
+                                      const CausalLaraOptions& options = {}, std::span<float> record = {});
+RAFFIA_API void causal_lara_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalLaraOptions& options = {},
+                                      std::span<float> record = {});
+RAFFIA_API int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const WindowState& initial,
+                                           const CausalLaraOptions& options = {});
+RAFFIA_API int64_t causal_lara_record_size(View4 q, View4 k, View4 v, const CausalLaraOptions& options = {});
+RAFFIA_API void causal_lara_attention_backward(View4 q, View4 k, View4 v, const WindowState& initial, View4 out,
+                                               std::span<const float> record, View4 dout, const QkvGradients& gradients,
+                                               const CausalLaraOptions& options = {});
+RAFFIA_API void causal_lara_attention_backward(View4 q, View4 k, View4 v, View4 out, std::span<const float> record, View4 dout,
+                                               const QkvGradients& gradients, const CausalLaraOptions& options = {});
 
 // One token for each of B sessions: q [B, H, D], k [B, G, D], v [B, G, V], out [B, H, V].
-void causal_lara_step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out, const CausalLaraOptions& options = {});
-void causal_lara_step(View3 q, View3 k, View3 v, std::span<WindowState* const> sessions, MutView3 out,
-                      const CausalLaraOptions& options = {});
+RAFFIA_API void causal_lara_step(View3 q, View3 k, View3 v, WindowState& state, MutView3 out,
+                                 const CausalLaraOptions& options = {});
+RAFFIA_API void causal_lara_step(View3 q, View3 k, View3 v, std::span<WindowState* const> sessions, MutView3 out,
+                                 const CausalLaraOptions& options = {});
 
 }  // namespace raffia
 

@@ -18,6 +18,7 @@
 #include <variant>
 #include <vector>
 
+#include "raffia/api.h"
 #include "raffia/state.h"
 #include "raffia/views.h"
 #include "raffia/window_state.h"
@@ -33,7 +34,7 @@ struct KeyCacheShape {
 };
 
 // Keys and values of exact attention: those of all tokens, or of the recent ones that later tokens can still see.
-class KeyCache {
+class RAFFIA_API KeyCache {
  public:
   explicit KeyCache(const KeyCacheShape& shape);
 
@@ -69,7 +70,7 @@ class KeyCache {
   std::vector<Entry> entries_;  // [B]
 };
 
-class Memory {
+class RAFFIA_API Memory {
  public:
   Memory(State state) : past_(std::move(state)) {}        // NOLINT(google-explicit-constructor)
   Memory(WindowState state) : past_(std::move(state)) {}  // NOLINT(google-explicit-constructor)

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "raffia/api.h"
 #include "raffia/model_config.h"
 #include "raffia/threads.h"
 #include "raffia/tokenizer.h"
@@ -37,7 +38,7 @@ struct LoadOptions {
 };
 
 // Immutable and shared: any number of threads may run sessions of one model at the same time.
-class Model {
+class RAFFIA_API Model {
  public:
   ~Model();
 
@@ -76,11 +77,11 @@ class Model {
 // The logits [classes] of a text or a pair of texts (task classify) or of an image (task image). Throws Error if one is not
 // finite: the weights are damaged, or the pixels are not finite. An empty text is read as one unknown token, and padding
 // (Tokenizer::kPad) is ignored, as in training.
-std::vector<float> classify(const Model& model, std::span<const int32_t> ids, const RunOptions& options = {});
-std::vector<float> classify_pair(const Model& model, std::span<const int32_t> first, std::span<const int32_t> second,
-                                 const RunOptions& options = {});
+RAFFIA_API std::vector<float> classify(const Model& model, std::span<const int32_t> ids, const RunOptions& options = {});
+RAFFIA_API std::vector<float> classify_pair(const Model& model, std::span<const int32_t> first, std::span<const int32_t> second,
+                                            const RunOptions& options = {});
 // pixels [channels, size, size], from 0 to 1.
-std::vector<float> classify_image(const Model& model, std::span<const float> pixels, const RunOptions& options = {});
+RAFFIA_API std::vector<float> classify_image(const Model& model, std::span<const float> pixels, const RunOptions& options = {});
 
 struct TranslateOptions {
   static constexpr int64_t kMaxBeam = 1024;
@@ -98,11 +99,12 @@ struct Translation {
 
 // From 1 to `beam` hypotheses, best first. `source`: ids without begin and end. Throws Error if a logit is not
 // finite.
-std::vector<Translation> translate(const Model& model, std::span<const int32_t> source, const TranslateOptions& options = {});
+RAFFIA_API std::vector<Translation> translate(const Model& model, std::span<const int32_t> source,
+                                              const TranslateOptions& options = {});
 
 // Logits [T, vocabulary] after each token of `target` (with begin), computed in one pass as in training.
-std::vector<float> translation_logits(const Model& model, std::span<const int32_t> source, std::span<const int32_t> target,
-                                      const RunOptions& options = {});
+RAFFIA_API std::vector<float> translation_logits(const Model& model, std::span<const int32_t> source,
+                                                 std::span<const int32_t> target, const RunOptions& options = {});
 
 }  // namespace raffia
 

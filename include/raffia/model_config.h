@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "raffia/api.h"
 #include "raffia/estimator.h"
 
 namespace raffia {
@@ -17,16 +18,16 @@ enum class Positions : uint8_t { none, rotary, learned };
 enum class Norm : uint8_t { layer, rms };           // by mean and variance, or by the mean square only
 enum class FeedForward : uint8_t { gelu, swiglu };  // down(gelu(up x)), or down(silu(gate x) o up x)
 
-std::string_view name_of(Task task);
-std::string_view name_of(Positions positions);
-std::string_view name_of(Norm norm);
-std::string_view name_of(FeedForward feed_forward);
-Task parse_task(std::string_view name);            // throws InvalidArgument and lists the names
-Positions parse_positions(std::string_view name);  // the same
-Norm parse_norm(std::string_view name);
-FeedForward parse_feed_forward(std::string_view name);
+RAFFIA_API std::string_view name_of(Task task);
+RAFFIA_API std::string_view name_of(Positions positions);
+RAFFIA_API std::string_view name_of(Norm norm);
+RAFFIA_API std::string_view name_of(FeedForward feed_forward);
+RAFFIA_API Task parse_task(std::string_view name);            // throws InvalidArgument and lists the names
+RAFFIA_API Positions parse_positions(std::string_view name);  // the same
+RAFFIA_API Norm parse_norm(std::string_view name);
+RAFFIA_API FeedForward parse_feed_forward(std::string_view name);
 
-struct ModelConfig {
+struct RAFFIA_API ModelConfig {
   Task task = Task::lm;
   int64_t vocabulary = 0;  // of the tokenizer; 0 for images. translate: source and target share it
   int64_t width = 256;     // E
@@ -70,10 +71,10 @@ struct ModelConfig {
 // Every field is written, and the version of the format first. A missing field has the default above, and an unknown one is
 // ignored (docs/model-format.md). FormatErrors that name the field: a wrong type or value, a name that resembles a known one, and
 // an unknown field that the file lists in "requires".
-std::string to_json(const ModelConfig& config);
-ModelConfig model_config_from_json(std::string_view text, std::string_view where);
-void save_model_config(const ModelConfig& config, const std::filesystem::path& path);  // atomic
-ModelConfig load_model_config(const std::filesystem::path& path);
+RAFFIA_API std::string to_json(const ModelConfig& config);
+RAFFIA_API ModelConfig model_config_from_json(std::string_view text, std::string_view where);
+RAFFIA_API void save_model_config(const ModelConfig& config, const std::filesystem::path& path);  // atomic
+RAFFIA_API ModelConfig load_model_config(const std::filesystem::path& path);
 
 }  // namespace raffia
 

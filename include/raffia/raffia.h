@@ -5,6 +5,7 @@
 #ifndef RAFFIA_RAFFIA_H_
 #define RAFFIA_RAFFIA_H_
 
+#include "raffia/api.h"
 #include "raffia/attention.h"
 #include "raffia/cxx20.h"
 #include "raffia/error.h"

@@ -9,12 +9,13 @@
 #include <cstdint>
 #include <span>
 
+#include "raffia/api.h"
 #include "raffia/cxx20.h"
 
 namespace raffia {
 
 // One block of the generator: 4 words from a counter and a key.
-std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
+RAFFIA_API std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
 struct StreamKey {
   uint64_t seed = 0;
@@ -23,7 +24,7 @@ struct StreamKey {
   uint32_t draw = 0;  // which matrix of the pool
 };
 
-class RandomStream {
+class RAFFIA_API RandomStream {
  public:
   explicit RandomStream(const StreamKey& key);
 
@@ -44,10 +45,10 @@ class RandomStream {
 // number in (0, 1) and fills `noise` [dim] with N(0, 1). Draws can be computed in any order, at the same cost.
 // Draw n = query * draws + draw uses 1 + ceil(dim / 2) blocks of the stream, from block n * (1 + ceil(dim / 2)) on: the uniform
 // number comes from the first two words of the first block; each further block gives two normals, as in RandomStream.
-double randomized_draw(const StreamKey& key, int64_t query, int64_t draws, int64_t draw, std::span<float> noise);
+RAFFIA_API double randomized_draw(const StreamKey& key, int64_t query, int64_t draws, int64_t draw, std::span<float> noise);
 
 // Only the uniform number of such a draw with `dim` normals.
-double randomized_uniform(const StreamKey& key, int64_t query, int64_t draws, int64_t draw, int64_t dim);
+RAFFIA_API double randomized_uniform(const StreamKey& key, int64_t query, int64_t draws, int64_t draw, int64_t dim);
 
 // How the rows of a projection are drawn.
 enum class Draws : uint8_t {
@@ -56,7 +57,7 @@ enum class Draws : uint8_t {
 };
 
 // Fills `rows` [count, dim] row-major.
-void draw_projection(const StreamKey& key, Draws draws, int64_t count, int64_t dim, std::span<float> rows);
+RAFFIA_API void draw_projection(const StreamKey& key, Draws draws, int64_t count, int64_t dim, std::span<float> rows);
 
 }  // namespace raffia
 

@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "raffia/api.h"
 #include "raffia/attention.h"
 #include "raffia/features.h"
 #include "raffia/state.h"
@@ -21,7 +22,7 @@
 namespace raffia::reference {
 
 // The parameters of a FeatureMap as plain numbers, so that a finite difference can change one of them.
-struct Map {
+struct RAFFIA_API Map {
   explicit Map(const FeatureMap& map);
 
   MapKind kind = MapKind::identity;
@@ -36,21 +37,21 @@ struct Map {
 };
 
 // Gradients of a map's parameters, with the same shapes; `weight` is the gradient of relu's A.
-struct MapGradient {
+struct RAFFIA_API MapGradient {
   explicit MapGradient(const Map& map);  // all zero
 
   std::vector<double> sigma, weight, bias;
 };
 
 // phi(x) [F] of x [d].
-std::vector<double> phi(const Map& map, int64_t head, std::span<const double> x);
+RAFFIA_API std::vector<double> phi(const Map& map, int64_t head, std::span<const double> x);
 
 // dphi [F] -> dx [d], which is overwritten (may be empty), and parameters, which are added to (may be null).
-void phi_backward(const Map& map, int64_t head, std::span<const double> x, std::span<const double> dphi, std::span<double> dx,
-                  MapGradient* parameters);
+RAFFIA_API void phi_backward(const Map& map, int64_t head, std::span<const double> x, std::span<const double> dphi,
+                             std::span<double> dx, MapGradient* parameters);
 
 // A State in double precision.
-struct Memory {
+struct RAFFIA_API Memory {
   explicit Memory(const StateShape& shape);  // empty
   explicit Memory(const State& state);
   State to_state() const;
@@ -69,22 +70,23 @@ struct Memory {
 };
 
 // x [B, T, H, d] -> phi [B, T, H, F], and back.
-void apply_features(View4 x, const Map& map, MutView4 phi);
-void apply_features_backward(View4 x, const Map& map, View4 dphi, MutView4 dx, MapGradient* parameters);
+RAFFIA_API void apply_features(View4 x, const Map& map, MutView4 phi);
+RAFFIA_API void apply_features_backward(View4 x, const Map& map, View4 dphi, MutView4 dx, MapGradient* parameters);
 
 // The ops of attention.h. Only the options that change results are used: eps, layout; causal, scale, key_bias.
 //
 // A denominator is clamped if it is below eps * mass or not positive. It is then replaced by eps * mass; if that is 0 too, the
 // output is 0. `layout.valid` says which keys take part. In the causal ops the output of a masked token is 0; elsewhere every
 // query is computed. `layout.lengths` counts keys, and queries too if Tq = Tk: the output of queries beyond it is 0.
-Report rfa_attention(View4 q, View4 k, View4 v, const Map& map, MutView4 out, const AttentionOptions& options = {});
-Report causal_attention(View4 q, View4 k, View4 v, const Map& map, Memory& memory, MutView4 out,
-                        const AttentionOptions& options = {});
-Report gated_attention(View4 q, View4 k, View4 v, View3 gate_logits, const Map& map, Memory& memory, MutView4 out,
-                       const AttentionOptions& options = {});
-void fold_keys(View4 k, View4 v, const Map& map, Memory& memory, const AttentionOptions& options = {});
-void fold_keys(View4 k, View4 v, View3 gate_logits, const Map& map, Memory& memory, const AttentionOptions& options = {});
-Report read_state(View4 q, const Map& map, const Memory& memory, MutView4 out, const AttentionOptions& options = {});
+RAFFIA_API Report rfa_attention(View4 q, View4 k, View4 v, const Map& map, MutView4 out, const AttentionOptions& options = {});
+RAFFIA_API Report causal_attention(View4 q, View4 k, View4 v, const Map& map, Memory& memory, MutView4 out,
+                                   const AttentionOptions& options = {});
+RAFFIA_API Report gated_attention(View4 q, View4 k, View4 v, View3 gate_logits, const Map& map, Memory& memory, MutView4 out,
+                                  const AttentionOptions& options = {});
+RAFFIA_API void fold_keys(View4 k, View4 v, const Map& map, Memory& memory, const AttentionOptions& options = {});
+RAFFIA_API void fold_keys(View4 k, View4 v, View3 gate_logits, const Map& map, Memory& memory,
+                          const AttentionOptions& options = {});
+RAFFIA_API Report read_state(View4 q, const Map& map, const Memory& memory, MutView4 out, const AttentionOptions& options = {});
 
 // Views are overwritten, parameter gradients are added to. Absent views are not computed.
 struct Gradients {
@@ -95,25 +97,26 @@ struct Gradients {
 };
 
 // These gradients treat mass and log_decay as constants: only the floor depends on the mass, and clamped denominators have none.
-void rfa_attention_backward(View4 q, View4 k, View4 v, const Map& map, View4 dout, const Gradients& gradients,
-                            const AttentionOptions& options = {});
-void causal_attention_backward(View4 q, View4 k, View4 v, const Map& map, const Memory& initial, View4 dout,
-                               const Gradients& gradients, const AttentionOptions& options = {});
-void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, const Map& map, const Memory& initial, View4 dout,
-                              const Gradients& gradients, const AttentionOptions& options = {});
+RAFFIA_API void rfa_attention_backward(View4 q, View4 k, View4 v, const Map& map, View4 dout, const Gradients& gradients,
+                                       const AttentionOptions& options = {});
+RAFFIA_API void causal_attention_backward(View4 q, View4 k, View4 v, const Map& map, const Memory& initial, View4 dout,
+                                          const Gradients& gradients, const AttentionOptions& options = {});
+RAFFIA_API void gated_attention_backward(View4 q, View4 k, View4 v, View3 gate_logits, const Map& map, const Memory& initial,
+                                         View4 dout, const Gradients& gradients, const AttentionOptions& options = {});
 
-void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options = {}, MutView3 logsumexp = {});
-void softmax_attention_backward(View4 q, View4 k, View4 v, View4 dout, const SoftmaxGradients& gradients,
-                                const SoftmaxOptions& options = {});
+RAFFIA_API void softmax_attention(View4 q, View4 k, View4 v, MutView4 out, const SoftmaxOptions& options = {},
+                                  MutView3 logsumexp = {});
+RAFFIA_API void softmax_attention_backward(View4 q, View4 k, View4 v, View4 dout, const SoftmaxGradients& gradients,
+                                           const SoftmaxOptions& options = {});
 
 // The estimator `mean`: the mean of the values that a query sees, 0 if it sees none. Masked tokens of the causal form output 0.
-void mean_attention(View4 q, View4 k, View4 v, MutView4 out, bool causal, const Layout& layout = {});
+RAFFIA_API void mean_attention(View4 q, View4 k, View4 v, MutView4 out, bool causal, const Layout& layout = {});
 
 // Attention with the exact Gaussian kernel of unit vectors, which the trig map estimates; sigma [G, D]. options.scale is
 // ignored.
 //   out_t = sum_j w_tj v_j / sum_j w_tj,   w_tj = exp(-|sigma o (q^_t - k^_j)|^2 / 2)
-void gaussian_attention(View4 q, View4 k, View4 v, View2 sigma, MutView4 out, const SoftmaxOptions& options = {},
-                        MutView3 logsumexp = {});
+RAFFIA_API void gaussian_attention(View4 q, View4 k, View4 v, View2 sigma, MutView4 out, const SoftmaxOptions& options = {},
+                                   MutView3 logsumexp = {});
 
 }  // namespace raffia::reference
 

@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "raffia/api.h"
 #include "raffia/eva.h"
 #include "raffia/hybrid.h"
 #include "raffia/lara.h"
@@ -23,22 +24,25 @@ namespace raffia::reference {
 
 // `log_sum` [B, Tq, H], here and below, is the log of each query's denominator: the op's estimate of log sum_m exp(q . k_m) over
 // the keys that the query sees (logits scaled); -inf if there are none.
-void lara_attention(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& options = {}, MutView3 log_sum = {});
+RAFFIA_API void lara_attention(View4 q, View4 k, View4 v, MutView4 out, const LaraOptions& options = {}, MutView3 log_sum = {});
 
 // The keys m that Randomized Attention draws, [B, Tq, H, draws], as token indices of k; -1 for queries that see no key.
-std::vector<int64_t> ra_keys(View4 q, View4 k, const RaOptions& options = {});
+RAFFIA_API std::vector<int64_t> ra_keys(View4 q, View4 k, const RaOptions& options = {});
 
 // With these keys held fixed and the noise given by the options: the function whose gradient ra_attention_backward() computes.
-void ra_attention(View4 q, View4 k, View4 v, std::span<const int64_t> keys, MutView4 out, const RaOptions& options = {});
-void ra_attention(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& options = {});
+RAFFIA_API void ra_attention(View4 q, View4 k, View4 v, std::span<const int64_t> keys, MutView4 out,
+                             const RaOptions& options = {});
+RAFFIA_API void ra_attention(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& options = {});
 
-void causal_lara_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalLaraOptions& options = {}, MutView3 log_sum = {});
+RAFFIA_API void causal_lara_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalLaraOptions& options = {},
+                                      MutView3 log_sum = {});
 
-void eva_attention(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& options = {}, MutView3 log_sum = {});
-void causal_eva_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalEvaOptions& options = {}, MutView3 log_sum = {});
+RAFFIA_API void eva_attention(View4 q, View4 k, View4 v, MutView4 out, const EvaOptions& options = {}, MutView3 log_sum = {});
+RAFFIA_API void causal_eva_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalEvaOptions& options = {},
+                                     MutView3 log_sum = {});
 
 // A row that drops the folded part is counted as clamped if the mass of the state is not 0.
-Report hybrid_attention(const HybridInputs& inputs, const Map& map, MutView4 out, const HybridOptions& options = {});
+RAFFIA_API Report hybrid_attention(const HybridInputs& inputs, const Map& map, MutView4 out, const HybridOptions& options = {});
 
 }  // namespace raffia::reference
 

@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "raffia/api.h"
 #include "raffia/model.h"
 
 namespace raffia {
@@ -34,7 +35,7 @@ class SessionAccess;
 }
 
 // How a token is chosen from logits; the steps are applied in this order. The defaults sample the model's own distribution.
-struct SamplingOptions {
+struct RAFFIA_API SamplingOptions {
   static constexpr int64_t kMaxRepetitionWindow = 1 << 16;
   double repetition_penalty = 1;   // > 1: logits of recent tokens are divided by it (multiplied where negative)
   int64_t repetition_window = 64;  // how many tokens are recent, at most kMaxRepetitionWindow
@@ -61,7 +62,7 @@ struct TokenScore {
   double log_probability = 0;
 };
 
-class Session {
+class RAFFIA_API Session {
  public:
   // Prompts are read in chunks that end at multiples of this. PrefixCache keeps snapshots at these positions.
   static constexpr int64_t kChunk = 256;
@@ -136,11 +137,11 @@ struct SessionFileInfo {
   std::vector<std::string> memories;  // per attention: "state, 8 heads x 128 features x 65: 266304 bytes"
   uint64_t bytes = 0;                 // size of the file
 };
-SessionFileInfo read_session_info(const std::filesystem::path& path);
+RAFFIA_API SessionFileInfo read_session_info(const std::filesystem::path& path);
 
 // Lets sessions skip prompt prefixes that were read before: a trie of tokens with snapshots at chunk boundaries. The least
 // recently used snapshots are dropped first. Thread-safe.
-class PrefixCache {
+class RAFFIA_API PrefixCache {
  public:
   struct Options {
     size_t max_bytes = size_t{256} << 20;
@@ -181,8 +182,8 @@ struct Generated {
 // Samples and reads tokens until a Reason to stop. `on_text` is called after each token with the new text: whole UTF-8 characters
 // and no part of a stop string, so it may be empty. It returns false to stop early (Reason::stop). The session must have read at
 // least one token.
-Generated generate(Session& session, const GenerateOptions& options,
-                   const std::function<bool(std::string_view text)>& on_text = {});
+RAFFIA_API Generated generate(Session& session, const GenerateOptions& options,
+                              const std::function<bool(std::string_view text)>& on_text = {});
 
 }  // namespace raffia
 

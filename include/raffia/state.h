@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "raffia/api.h"
 #include "raffia/features.h"
 
 namespace raffia {
@@ -52,7 +53,7 @@ struct StateOptions {
   int64_t value_dim = 64;
 };
 
-class State {
+class RAFFIA_API State {
  public:
   explicit State(const StateShape& shape);  // empty memory: all zeros
   State(const FeatureMap& map, const StateOptions& options)

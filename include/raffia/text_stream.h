@@ -15,13 +15,14 @@
 #include <string>
 #include <vector>
 
+#include "raffia/api.h"
 #include "raffia/tokenizer.h"
 
 namespace raffia {
 
 // All that add() returns, and rest() after it, is the text of the ids after those `before` them. The text that a token adds
 // depends on the tokens before it: a space before a word, the rest of a character.
-class TextStream {
+class RAFFIA_API TextStream {
  public:
   // The tokenizer must outlive the stream. `before`: tokens that the text continues; the last few are enough.
   explicit TextStream(const Tokenizer& tokenizer, std::span<const int32_t> before = {});

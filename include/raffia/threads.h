@@ -7,13 +7,14 @@
 #include <functional>
 #include <memory>
 
+#include "raffia/api.h"
 #include "raffia/cxx20.h"
 
 namespace raffia {
 
 // Runs tasks 0..count-1, each once, on at most `max_workers` workers, and returns when all are done.
 // Implement it to run Raffia on your own threads (at::parallel_for, a job system, one thread).
-class Executor {
+class RAFFIA_API Executor {
  public:
   virtual ~Executor() = default;
 
@@ -26,10 +27,10 @@ class Executor {
 };
 
 // A pool of `threads` - 1 threads plus the caller's. A call from within a task runs on the calling thread only.
-std::unique_ptr<Executor> make_thread_pool(int threads);
+RAFFIA_API std::unique_ptr<Executor> make_thread_pool(int threads);
 
 // The executor used if the options have none: a pool over all CPUs that this process may use, made at first use.
-Executor& default_executor();
+RAFFIA_API Executor& default_executor();
 
 // Where an op or a model runs: the member `run` of options. Results are bitwise the same for all of these.
 struct RunOptions {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "raffia/api.h"
 #include "raffia/cxx20.h"
 
 namespace raffia {
@@ -20,11 +21,11 @@ struct TokenizerSpec {
   std::string kind = "byte";
   int64_t size = 0;  // word: maximum number of words; sp: number of pieces; 0: default of the kind
 };
-TokenizerSpec parse_tokenizer_spec(std::string_view text);  // throws InvalidArgument
+RAFFIA_API TokenizerSpec parse_tokenizer_spec(std::string_view text);  // throws InvalidArgument
 
 // Immutable, so safe to use from several threads. Ids 0, 1, 2 and 3 are pad, unknown, begin and end in every kind that is trained
 // here; imported vocabularies have their own ids.
-class Tokenizer {
+class RAFFIA_API Tokenizer {
  public:
   static constexpr int32_t kPad = 0, kUnknown = 1, kBegin = 2, kEnd = 3;
 
@@ -50,12 +51,12 @@ class Tokenizer {
 
 // Trains a tokenizer on texts in memory. Throws InvalidArgument for empty or invalid text (invalid UTF-8, zero bytes; the byte
 // tokenizer accepts any bytes).
-std::unique_ptr<Tokenizer> train_tokenizer(const TokenizerSpec& spec, std::span<const std::string_view> texts);
+RAFFIA_API std::unique_ptr<Tokenizer> train_tokenizer(const TokenizerSpec& spec, std::span<const std::string_view> texts);
 
-std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory);  // throws IoError, FormatError
+RAFFIA_API std::unique_ptr<Tokenizer> load_tokenizer(const std::filesystem::path& directory);  // throws IoError, FormatError
 
 // The same from the contents of tokenizer.json; a SentencePiece model is read from `directory`.
-std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view text, const std::filesystem::path& directory);
+RAFFIA_API std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view text, const std::filesystem::path& directory);
 
 }  // namespace raffia
 

@@ -2,12 +2,13 @@
 #ifndef RAFFIA_VERSION_H_
 #define RAFFIA_VERSION_H_
 
+#include "raffia/api.h"
 #include "raffia/cxx20.h"
 
 #define RAFFIA_VERSION "0.1.0"
 
 namespace raffia {
-const char* version();  // of the linked library, which may be newer than this header
+RAFFIA_API const char* version();  // of the linked library, which may be newer than this header
 }  // namespace raffia
 
 #endif  // RAFFIA_VERSION_H_

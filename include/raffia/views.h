@@ -14,6 +14,7 @@
 #include <string>
 #include <type_traits>
 
+#include "raffia/api.h"
 #include "raffia/cxx20.h"
 
 namespace raffia {
@@ -37,8 +38,8 @@ enum class DType : uint8_t {
   u8,    // masks: 1 takes part, 0 does not
 };
 
-size_t size_of(DType dtype);
-const char* name_of(DType dtype);
+RAFFIA_API size_t size_of(DType dtype);
+RAFFIA_API const char* name_of(DType dtype);
 
 template <typename T>
 constexpr DType dtype_of() {
@@ -87,12 +88,12 @@ constexpr Extents<Rank> extents_of(const int64_t (&list)[Count]) {
 }  // namespace detail
 
 // "[2, 128, 8]", for messages.
-std::string to_string(const int64_t* extents, size_t rank);
+RAFFIA_API std::string to_string(const int64_t* extents, size_t rank);
 
 namespace detail {
 
-double load_element(const void* data, DType dtype, int64_t offset);
-void store_element(void* data, DType dtype, int64_t offset, double value);
+RAFFIA_API double load_element(const void* data, DType dtype, int64_t offset);
+RAFFIA_API void store_element(void* data, DType dtype, int64_t offset, double value);
 
 // Element types that a view may point to: a mutable view must not point to const.
 template <typename T, bool kMutable>

@@ -16,12 +16,13 @@
 #include <string_view>
 #include <vector>
 
+#include "raffia/api.h"
 #include "raffia/state.h"
 
 namespace raffia {
 
 enum class WindowKind : uint8_t { hybrid, eva, lara };
-std::string_view name_of(WindowKind kind);
+RAFFIA_API std::string_view name_of(WindowKind kind);
 
 struct WindowStateShape {
   WindowKind kind = WindowKind::hybrid;
@@ -81,7 +82,7 @@ struct WindowLayout {
 
 }  // namespace detail
 
-class WindowState {
+class RAFFIA_API WindowState {
  public:
   // Empty: no tokens, log weights (summary_weights, folded_weights, mixtures) -inf, everything else 0.
   explicit WindowState(const WindowStateShape& shape);

@@ -20,7 +20,7 @@
 #include "raffia/reference.h"
 #include "raffia/threads.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 constexpr int64_t kLongestInDouble = 2048;  // tokens; the twin takes 2 s per head there
@@ -459,4 +459,4 @@ void print_records(std::span<const ApproxRecord> records, Format format, std::os
   print_table(kApproxColumns, records, format, out);
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

@@ -14,7 +14,7 @@
 #include "bench/observer.h"
 #include "core/named.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 enum class Target : uint8_t { softmax, gaussian };
 inline constexpr Named<Target> kTargets[] = {{"softmax", Target::softmax}, {"gaussian", Target::gaussian}};
@@ -80,6 +80,6 @@ ApproxResults measure_approx(const ApproxOptions& options, Observer& observer);
 // PREFIX.svg and PREFIX.png: the matrices side by side, one logarithmic scale of colours for all.
 void plot_matrices(std::span<const AttentionMatrix> matrices, const std::string& prefix);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_APPROX_H_

@@ -11,7 +11,7 @@
 #include "raffia/error.h"
 #include "raffia/random.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 enum DrawnMatrix : uint32_t { kTokens, kQueryMatrix, kKeyMatrix, kValueMatrix, kKeys, kValues };
@@ -168,4 +168,4 @@ Qkv load(const std::vector<std::string>& files, const std::vector<std::string>& 
   return qkv;
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

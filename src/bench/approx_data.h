@@ -9,7 +9,7 @@
 #include "core/named.h"
 #include "raffia/views.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 // q [B, T, H, D], k [B, T, G, D], v [B, T, G, V] in memory.
 struct Qkv {
@@ -37,6 +37,6 @@ Qkv generate(DataSet data, double scale, int64_t length, int64_t dim, uint64_t s
 // Throws Error, which names the file, what was found and what was expected.
 Qkv load(const std::vector<std::string>& files, const std::vector<std::string>& names);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_APPROX_DATA_H_

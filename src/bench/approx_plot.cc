@@ -10,7 +10,7 @@
 #include "bench/approx.h"
 #include "bench/gnuplot.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 // Distinct to readers with any colour vision (Okabe and Ito).
@@ -177,4 +177,4 @@ void plot_matrices(std::span<const AttentionMatrix> matrices, const std::string&
   run_gnuplot(out.str(), "--show-matrix", prefix);
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

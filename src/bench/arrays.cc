@@ -6,7 +6,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 // Throws where the product does not fit in what an address can reach.
@@ -63,4 +63,4 @@ void Array4::fill(const StreamKey& key, float low, float high) {
   }
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

@@ -11,7 +11,7 @@
 #include "raffia/random.h"
 #include "raffia/views.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 // The order of axes in memory. Ops see [B, T, H, D] either way.
 enum class ArrayLayout : uint8_t { bthd, bhtd };
@@ -37,6 +37,6 @@ class Array4 {
   MutView4 view_;
 };
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_ARRAYS_H_

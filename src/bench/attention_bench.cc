@@ -8,7 +8,7 @@
 
 #include "bench/attention_ops.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 // Estimators that have no other form are always causal.
@@ -83,4 +83,4 @@ std::vector<Record> measure_attention(AttentionBenchOptions options, Observer& o
   return run_bench(std::move(groups), options.bench, observer);
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

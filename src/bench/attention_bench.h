@@ -7,7 +7,7 @@
 
 #include "bench/op_bench.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 struct AttentionBenchOptions {
   BenchOptions bench = {.ops = {"softmax", "rfa", "rfa_gate"}, .lengths = {512, 2048, 8192}, .softmax_max_length = 16384};
@@ -18,6 +18,6 @@ struct AttentionBenchOptions {
 
 std::vector<Record> measure_attention(AttentionBenchOptions options, Observer& observer);  // see run_bench()
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_ATTENTION_BENCH_H_

@@ -5,7 +5,7 @@
 
 #include "raffia/attention.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 const Array4& made(std::optional<Array4>& array, const std::function<Array4()>& make) {
@@ -142,4 +142,4 @@ std::function<void()> prepare_attention(const AttentionCase& bench, const std::s
   return [run = std::make_shared<AttentionRun>(bench, inputs, executor)] { run->run(); };
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

@@ -17,7 +17,7 @@
 #include "raffia/estimator.h"
 #include "raffia/threads.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 struct AttentionCase {
   OpForm form;
@@ -97,6 +97,6 @@ class AttentionRun {
 std::function<void()> prepare_attention(const AttentionCase& bench, const std::shared_ptr<AttentionInputs>& inputs,
                                         Executor& executor);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_ATTENTION_OPS_H_

@@ -13,7 +13,7 @@
 #include "bench/gnuplot.h"
 #include "raffia/estimator.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 // Colours distinct to readers with any colour vision (Okabe and Ito).
@@ -203,4 +203,4 @@ void plot_crossover(std::span<const Record> records, const std::string& prefix) 
   run_gnuplot(script_of(time_curves(records)), "--plot", prefix);
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

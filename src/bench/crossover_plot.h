@@ -10,7 +10,7 @@
 
 #include "bench/records.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 // The colour and line of an estimator in all plots.
 struct Look {
@@ -31,6 +31,6 @@ std::optional<double> crossover(std::span<const CurvePoint> softmax, std::span<c
 // Writes PREFIX.svg and PREFIX.png: a curve per contender, crossovers with softmax marked.
 void plot_crossover(std::span<const Record> records, const std::string& prefix);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_CROSSOVER_PLOT_H_

@@ -10,7 +10,7 @@
 #include "bench/crossover_plot.h"
 #include "bench/gnuplot.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 using Curve = std::vector<ModelRecord>;  // of one contender
@@ -90,4 +90,4 @@ void plot_decode(std::span<const ModelRecord> records, const std::string& prefix
   run_gnuplot(out.str(), "--plot", prefix);
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

@@ -4,7 +4,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 // Options that are valid one by one but contradict each other, or ask for what there is not. The message names the options,
 // as users write them: --ops.
@@ -13,6 +13,6 @@ class OptionError : public InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_ERROR_H_

@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 using Json = nlohmann::ordered_json;
 
 enum class Format : uint8_t { markdown, csv, json };
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_FORMAT_H_

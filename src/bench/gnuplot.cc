@@ -19,7 +19,7 @@
 #include "io/formats/file.h"
 #include "raffia/error.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 // Files of the directory that gnuplot runs in.
@@ -101,4 +101,4 @@ void run_gnuplot(const std::string& script, const std::string& flag, const std::
   }
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 // Throws Error, which names the flag and the package, if gnuplot is not installed.
 void require_gnuplot(const std::string& flag);
@@ -21,6 +21,6 @@ std::string on_both_terminals(const std::string& plot, int width = 960, int heig
 // which names the flag.
 void run_gnuplot(const std::string& script, const std::string& flag, const std::string& prefix);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_GNUPLOT_H_

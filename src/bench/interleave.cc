@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 constexpr double kShortestSample = 2e-3;     // seconds; long compared with the clock resolution and an interrupt
@@ -55,4 +55,4 @@ void interleave(std::span<Contender> contenders, int repeats, Observer& observer
   }
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

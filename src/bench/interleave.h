@@ -9,7 +9,7 @@
 
 #include "bench/observer.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 struct Contender {
   std::function<void()> run;
@@ -21,6 +21,6 @@ struct Contender {
 // that take seconds, the first run counts as a turn.
 void interleave(std::span<Contender> contenders, int repeats, Observer& observer);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_INTERLEAVE_H_

@@ -21,7 +21,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 std::string first_line(const std::filesystem::path& path) {
@@ -170,4 +170,4 @@ std::optional<int64_t> peak_rss_of(const std::function<void()>& work) {
   return peak_rss_in(usage);
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 struct Cache {
   std::string name;   // "L1d", "L2"
@@ -35,6 +35,6 @@ int64_t peak_rss();  // maximum resident set size of this process so far, in byt
 // started: it forks.
 std::optional<int64_t> peak_rss_of(const std::function<void()>& work);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_MACHINE_H_

@@ -13,7 +13,7 @@
 #include "core/dispatch.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -70,11 +70,11 @@ uint32_t fold_words(const uint32_t* words, size_t count) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 HWY_EXPORT(multiply_adds);
@@ -125,5 +125,5 @@ double read_bandwidth(Executor& executor, int threads) {
   return best;
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 #endif  // HWY_ONCE

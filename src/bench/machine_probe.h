@@ -8,7 +8,7 @@
 
 #include "raffia/threads.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 // Runs fp32 multiply-adds that touch no memory on `threads` threads; returns how many FLOP that was (two each).
 double run_multiply_adds(Executor& executor, int threads);
@@ -19,6 +19,6 @@ void read_bytes(std::span<const std::byte> bytes, Executor& executor, int thread
 // Bytes per second that `threads` threads read from memory: the best of several passes over 256 MB, more than caches hold.
 double read_bandwidth(Executor& executor, int threads);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_MACHINE_PROBE_H_

@@ -17,7 +17,7 @@
 #include "raffia/session.h"
 #include "runtime/session_at_depth.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 const RecordColumn<ModelRecord> kModelColumns[] = {
@@ -313,4 +313,4 @@ void print_records(std::span<const ModelRecord> records, Format format, std::ost
   print_table(kModelColumns, records, format, out);
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

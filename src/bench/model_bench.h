@@ -14,7 +14,7 @@
 #include "bench/models.h"
 #include "bench/observer.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 struct ModelTest {
   enum class Kind : uint8_t { prefill, decode };
@@ -55,6 +55,6 @@ std::vector<ModelRecord> measure_models(const std::vector<ModelTest>& tests, con
 
 void print_records(std::span<const ModelRecord> records, Format format, std::ostream& out);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_MODEL_BENCH_H_

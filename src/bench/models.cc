@@ -10,7 +10,7 @@
 #include "raffia/error.h"
 #include "runtime/random_weights.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 std::string op_of(const ModelConfig& config) {
@@ -78,4 +78,4 @@ std::vector<std::vector<BenchModel>> models_of(const ModelChoice& options) {
   return groups;
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

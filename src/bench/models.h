@@ -13,7 +13,7 @@
 #include "raffia/estimator.h"
 #include "raffia/model.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 // Models of random weights, or those of directories.
 struct ModelChoice {
@@ -43,6 +43,6 @@ struct BenchModel {
 // In groups that are compared with one another: those of one type of weights, or all directories. Throws OptionError.
 std::vector<std::vector<BenchModel>> models_of(const ModelChoice& options);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_MODELS_H_

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 class Observer {
  public:
@@ -15,6 +15,6 @@ class Observer {
   virtual void note(const std::string& message) = 0;  // worth knowing beside the results
 };
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_OBSERVER_H_

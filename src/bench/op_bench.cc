@@ -12,7 +12,7 @@
 #include "bench/machine_probe.h"
 #include "raffia/estimator.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 // One run of each case in a child process. The result is accurate only while this process is small and has no threads.
@@ -163,4 +163,4 @@ std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions
   return records;
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

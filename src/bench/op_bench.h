@@ -14,7 +14,7 @@
 #include "raffia/isa.h"
 #include "raffia/threads.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 struct BenchOptions {
   BenchShape shape;
@@ -58,6 +58,6 @@ std::vector<OpInput> inputs_of(const BenchOptions& options, const std::string& s
 // Measures memory, then time. Call it before the first thread is started: it forks.
 std::vector<Record> run_bench(std::vector<BenchGroup> groups, const BenchOptions& options, Observer& observer);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_OP_BENCH_H_

@@ -10,7 +10,7 @@
 #include "raffia/isa.h"
 #include "raffia/random.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 Estimator parsed(const std::string& spec, const Estimator& defaults) {
@@ -141,4 +141,4 @@ Record describe(const BenchShape& shape, const OpForm& form, int64_t length, int
   return record;
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

@@ -14,7 +14,7 @@
 #include "raffia/estimator.h"
 #include "raffia/features.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 enum class OpInput : uint8_t {
   features,  // phi(q) and phi(k) are given
@@ -67,6 +67,6 @@ Record describe(const BenchShape& shape, const OpForm& form, int64_t length, int
 double attention_flops(const BenchShape& shape, const OpForm& form, Pass pass, int64_t length);
 double step_flops(const BenchShape& shape, const OpForm& form, int64_t depth);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_OP_FORM_H_

@@ -4,7 +4,7 @@
 
 #include "bench/table.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 const RecordColumn<Record> kRecordColumns[] = {
@@ -47,4 +47,4 @@ void print_records(std::span<const Record> records, Format format, std::ostream&
   print_table(kRecordColumns, records, format, out);
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

@@ -10,7 +10,7 @@
 
 #include "bench/format.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 // The fields with the names they are printed under; docs/cli.md explains them.
 struct Record {
@@ -40,6 +40,6 @@ struct Record {
 
 void print_records(std::span<const Record> records, Format format, std::ostream& out);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_RECORDS_H_

@@ -16,7 +16,7 @@
 #include "raffia/tokenizer.h"
 #include "runtime/session_at_depth.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 namespace fs = std::filesystem;
@@ -154,4 +154,4 @@ void print_records(std::span<const SessionRecord> records, Format format, std::o
   print_table(kSessionColumns, records, format, out);
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

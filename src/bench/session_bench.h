@@ -15,7 +15,7 @@
 #include "bench/observer.h"
 #include "raffia/estimator.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 struct SessionBenchOptions {
   // A language model of bytes with 20 MB of weights.
@@ -42,6 +42,6 @@ std::vector<SessionRecord> measure_sessions(const SessionBenchOptions& options, 
 
 void print_records(std::span<const SessionRecord> records, Format format, std::ostream& out);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_SESSION_BENCH_H_

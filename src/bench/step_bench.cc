@@ -13,7 +13,7 @@
 #include "bench/step_ops.h"
 #include "raffia/attention.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 // The keys and values of `depth` tokens, shared by the softmax steps and by what measures the bandwidth.
@@ -117,4 +117,4 @@ std::vector<Record> measure_steps(StepBenchOptions options, Observer& observer) 
   return run_bench(std::move(groups), bench, observer);
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

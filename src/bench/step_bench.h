@@ -6,7 +6,7 @@
 
 #include "bench/op_bench.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 struct StepBenchOptions {
   BenchOptions bench = {.ops = {"softmax", "rfa_gate"},
@@ -17,6 +17,6 @@ struct StepBenchOptions {
 
 std::vector<Record> measure_steps(StepBenchOptions options, Observer& observer);  // see run_bench()
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_STEP_BENCH_H_

@@ -7,7 +7,7 @@
 
 #include "raffia/estimator.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 // One token of every session, and their memories. q and k are features where these are all that the op reads.
@@ -100,4 +100,4 @@ std::function<void()> prepare_step(const BenchShape& shape, const OpForm& form, 
   };
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

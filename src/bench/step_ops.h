@@ -9,7 +9,7 @@
 #include "bench/op_form.h"
 #include "raffia/threads.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 enum class StepArray : uint32_t { query, key, value, gate, far_query, far_key, out };
 
@@ -21,6 +21,6 @@ Array4 random_array(const BenchShape& shape, int64_t length, int64_t heads, int6
 // their depth.
 std::function<void()> prepare_step(const BenchShape& shape, const OpForm& form, int64_t depth, int threads, Executor& executor);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_STEP_OPS_H_

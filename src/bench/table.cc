@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <utility>
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 void print_json(std::span<const TableColumn> columns, std::span<const TableRow> rows, std::ostream& out) {
@@ -127,4 +127,4 @@ std::string human_ratio(const Json& value) { return fmt::format("{:.2f}", value.
 
 std::string human_percent(const Json& value) { return fmt::format("{:.1f}%", 100 * value.get<double>()); }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

@@ -13,7 +13,7 @@
 #include "bench/format.h"
 #include "io/formats/json_fields.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 // How a column appears in the readable table.
 enum class Style : uint8_t {
@@ -77,6 +77,6 @@ std::string human_bytes(const Json& value);    // "266.3 kB"
 std::string human_ratio(const Json& value);    // "1.82"
 std::string human_percent(const Json& value);  // of a fraction: "85.3%"
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_TABLE_H_

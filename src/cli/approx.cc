@@ -17,7 +17,7 @@
 #include "cli/shared/progress.h"
 #include "raffia/error.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 struct ApproxFlags {
@@ -135,4 +135,4 @@ Run add_approx(CommandLine& command) {
   return [flags] { run(*flags); };
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -27,7 +27,7 @@
 #include "cli/shared/weight_types.h"
 #include "raffia/error.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 constexpr Named<MapKind> kMaps[] = {{"trig", MapKind::trig},         {"arccos", MapKind::arccos},
@@ -245,4 +245,4 @@ Run add_bench_session(CommandLine& command) {
   };
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

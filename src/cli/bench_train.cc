@@ -10,7 +10,7 @@
 #include "cli/shared/flags.h"
 #include "cli/shared/progress.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 using What = bench::TrainBenchOptions::What;
@@ -56,4 +56,4 @@ Run add_bench_train(CommandLine& command) {
   };
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

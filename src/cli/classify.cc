@@ -28,7 +28,7 @@
 #include "raffia/error.h"
 #include "raffia/model.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 struct ClassifyFlags {
@@ -235,4 +235,4 @@ Run add_classify(CommandLine& command) {
   return [flags] { run(*flags); };
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

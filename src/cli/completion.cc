@@ -14,7 +14,7 @@
 #include "cli/shared/command.h"
 #include "cli/shared/flags.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 using Visit = std::function<void(const Json& command, const std::string& path)>;
@@ -193,4 +193,4 @@ Run add_completion(CommandLine& command) {
   return [command, writer] { std::cout << (*writer)(whole_tree(command)); };
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -24,7 +24,7 @@
 #include "torch/libtorch.h"
 #include "torch/train/texts.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 using bench::json_of;
@@ -152,4 +152,4 @@ Run add_convert(CommandLine& command) {
   return [flags] { run(*flags); };
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

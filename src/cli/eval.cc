@@ -41,7 +41,7 @@
 #include "torch/train/labels.h"
 #include "torch/train/texts.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 using bench::json_of;
@@ -468,4 +468,4 @@ Run add_eval(CommandLine& command) {
   return [flags] { run(*flags); };
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -25,7 +25,7 @@
 #include "io/formats/text.h"
 #include "raffia/session.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -210,4 +210,4 @@ Run add_generate(CommandLine& command) {
   return [flags] { run(*flags); };
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

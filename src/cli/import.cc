@@ -19,7 +19,7 @@
 #include "model/model_directory.h"
 #include "raffia/error.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 struct ImportOptions {
@@ -101,4 +101,4 @@ Run add_import_hf(CommandLine& command) {
   return [options] { import_hf(*options); };
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

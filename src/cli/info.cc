@@ -15,7 +15,7 @@
 #include "raffia/threads.h"
 #include "raffia/version.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 std::string compiler() {
@@ -78,4 +78,4 @@ Run add_info(CommandLine& command) {
   };
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

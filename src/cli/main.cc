@@ -18,7 +18,7 @@
 #include "cli/shared/waiting_threads.h"
 #include "core/message.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 // Marks commands of raffia-train, which main() runs before anything is parsed here.
@@ -108,10 +108,10 @@ int run_raffia_train(char** argv) {
 }
 
 }  // namespace
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 int main(int argc, char** argv) {
   const auto arguments = std::span<char* const>(argv, static_cast<size_t>(argc)).subspan(argc > 0 ? 1 : 0);
-  if (raffia::cli::needs_torch(arguments)) return raffia::cli::run_raffia_train(argv);
-  return raffia::cli::run_program(raffia::cli::kProgram, argc, argv);
+  if (raffia::internal::cli::needs_torch(arguments)) return raffia::internal::cli::run_raffia_train(argv);
+  return raffia::internal::cli::run_program(raffia::internal::cli::kProgram, argc, argv);
 }

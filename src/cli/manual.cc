@@ -12,7 +12,7 @@
 #include "cli/shared/command.h"
 #include "raffia/version.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 // Escapes text: dashes that can be copied, backslashes, and no dot or quote at the start of a line.
@@ -111,4 +111,4 @@ Run add_man(CommandLine& command) {
   return [command] { std::cout << manual_of(whole_tree(command)); };
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

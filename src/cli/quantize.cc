@@ -19,7 +19,7 @@
 #include "raffia/model_config.h"
 #include "raffia/tokenizer.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 struct QuantizeOptions {
@@ -73,4 +73,4 @@ Run add_quantize(CommandLine& command) {
   return [options] { quantize(*options); };
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -29,7 +29,7 @@
 #include "raffia/session.h"
 #include "raffia/window_state.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 Json to_json(const SamplingOptions& sampling) {
@@ -230,4 +230,4 @@ Run add_state_restore(CommandLine& command) {
   return [flags] { restore(*flags); };
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -31,7 +31,7 @@
 #include "torch/train/distributed_run.h"
 #include "torch/train/trainer.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 using train::OptionInfo;
@@ -278,4 +278,4 @@ Run add_train_classify(CommandLine& command) { return add_train(command, {Task::
 Run add_train_image(CommandLine& command) { return add_train(command, {Task::image}); }
 Run add_train_recall(CommandLine& command) { return add_train(command, train::kRecall); }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

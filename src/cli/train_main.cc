@@ -4,7 +4,7 @@
 #include "cli/shared/program.h"
 #include "cli/shared/waiting_threads.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 constexpr Command kCommands[] = {
@@ -41,6 +41,6 @@ void before_libraries(int, char** arguments, char** environment) { restart_with_
 [[gnu::section(".preinit_array"), gnu::used]] void (*const kBeforeLibraries)(int, char**, char**) = before_libraries;
 
 }  // namespace
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
-int main(int argc, char** argv) { return raffia::cli::run_program(raffia::cli::kProgram, argc, argv); }
+int main(int argc, char** argv) { return raffia::internal::cli::run_program(raffia::internal::cli::kProgram, argc, argv); }

@@ -23,7 +23,7 @@
 #include "raffia/error.h"
 #include "raffia/model.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 struct TranslateFlags {
@@ -111,4 +111,4 @@ Run add_translate(CommandLine& command) {
   return [flags] { run(*flags); };
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace raffia {
+namespace raffia::internal {
 
 void throw_wrong_shape(std::string_view function, std::string_view argument, const int64_t* found, const int64_t* expected,
                        size_t rank, std::string_view why) {
@@ -32,4 +32,4 @@ std::optional<int64_t> checked_product(std::initializer_list<int64_t> sizes) {
   return product;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -13,7 +13,7 @@
 #include "raffia/error.h"
 #include "raffia/views.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // require(count >= 1, "FeatureMap: count is {}, expected at least 1", count);
 template <typename... Args>
@@ -54,6 +54,6 @@ void require_dtype(std::string_view function, std::string_view argument, const d
 // The product of sizes that are not negative, or nullopt if it does not fit an int64_t.
 std::optional<int64_t> checked_product(std::initializer_list<int64_t> sizes);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_CORE_CHECK_H_

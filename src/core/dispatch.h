@@ -12,7 +12,7 @@
 
 #include <cstddef>
 
-namespace raffia {
+namespace raffia::internal {
 
 // Throws InvalidArgument if RAFFIA_MAX_ISA is not the name of an instruction set.
 const hwy::ChosenTarget& chosen_target();
@@ -26,6 +26,6 @@ Function* chosen(Function* const (&table)[kTargets]) {
   }
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_CORE_DISPATCH_H_

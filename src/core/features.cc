@@ -8,6 +8,8 @@
 #include "core/check.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 constexpr MapKind kMapKinds[] = {MapKind::identity,  MapKind::trig, MapKind::arccos, MapKind::positive,

@@ -9,6 +9,8 @@
 #include "core/dispatch.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 constexpr Isa kIsas[] = {Isa::scalar, Isa::neon, Isa::sse4, Isa::avx2, Isa::avx512};
@@ -121,6 +123,6 @@ Isa active_isa() { return choice().active(); }
 
 void set_max_isa(Isa isa) { choice().cap(isa); }
 
-const hwy::ChosenTarget& chosen_target() { return choice().target(); }
+const hwy::ChosenTarget& internal::chosen_target() { return choice().target(); }
 
 }  // namespace raffia

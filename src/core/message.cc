@@ -6,7 +6,7 @@
 #include <exception>
 #include <string>
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // U+0080 to U+009F: terminals take them for control characters, too.
@@ -46,7 +46,7 @@ void write_message(std::string_view text) noexcept {
   (void)std::fflush(stderr);
 }
 
-void detail::say_line(fmt::string_view format, fmt::format_args args) noexcept {
+void say_line(fmt::string_view format, fmt::format_args args) noexcept {
   try {
     write_message(printable(fmt::vformat(format, args), Layout::kept) + "\n");
   } catch (const std::exception&) {
@@ -75,4 +75,4 @@ std::string without_origin(std::string_view message) {
   return std::string(end != message.npos && is_function ? message.substr(end + 2) : message);
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <string_view>
 
-namespace raffia {
+namespace raffia::internal {
 
 template <typename Value>
 struct Named {
@@ -23,6 +23,6 @@ std::string_view name_in(const Names<Value, kCount>& names, Value value) {
   return std::find_if(std::begin(names), std::end(names), [value](const auto& entry) { return entry.value == value; })->name;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_CORE_NAMED_H_

@@ -10,6 +10,8 @@
 #include "raffia/error.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 constexpr int kRounds = 10;

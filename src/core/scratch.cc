@@ -7,7 +7,7 @@
 
 #include "core/check.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // Cache lines are prefetched in pairs, so arenas of two workers are at least a pair of lines apart.
@@ -41,4 +41,4 @@ Scratch::Scratch(int workers, size_t floats_per_worker)
   }
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -6,7 +6,7 @@
 #include <memory>
 #include <new>
 
-namespace raffia {
+namespace raffia::internal {
 
 class Scratch {
  public:
@@ -27,6 +27,6 @@ class Scratch {
   std::unique_ptr<float, Free> floats_;
 };
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_CORE_SCRATCH_H_

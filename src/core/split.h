@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace raffia {
+namespace raffia::internal {
 
 // The parts between separators, including empty ones: always one more than there are separators.
 inline std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -19,6 +19,6 @@ inline std::vector<std::string_view> split(std::string_view text, char separator
   return parts;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_CORE_SPLIT_H_

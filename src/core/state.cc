@@ -8,6 +8,8 @@
 #include "core/state_size.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 // The parts of a state's memory, in order.

@@ -8,7 +8,7 @@
 #include "core/check.h"
 #include "raffia/state.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // A batch of 0 is allowed: all beams may have ended.
 inline bool is_possible(const StateShape& shape) {
@@ -23,6 +23,6 @@ inline std::optional<int64_t> bytes_of(const StateShape& shape) {
   return checked_product({*sums_and_normaliser + 2, static_cast<int64_t>(sizeof(float)), shape.heads, shape.batch});
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_CORE_STATE_SIZE_H_

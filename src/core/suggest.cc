@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr size_t kShortestBeginning = 3;  // two letters are the beginning of too many names
@@ -46,4 +46,4 @@ std::string suggestion(std::string_view word, std::span<const std::string> known
   return fmt::format(": did you mean '{}'?", *nearest);
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

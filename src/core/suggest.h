@@ -7,14 +7,16 @@
 #include <string>
 #include <string_view>
 
-namespace raffia {
+#include "core/sibling_api.h"
+
+namespace raffia::internal {
 
 // Insertions, deletions, substitutions and swaps of neighbours that turn one word into the other.
 size_t edit_distance(std::string_view a, std::string_view b);
 
 // ": did you mean 'train'?" if one of the known names is close to `word` (or begins with it), else empty.
-std::string suggestion(std::string_view word, std::span<const std::string> known);
+RAFFIA_SIBLING_API std::string suggestion(std::string_view word, std::span<const std::string> known);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_CORE_SUGGEST_H_

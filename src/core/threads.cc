@@ -17,6 +17,8 @@
 #include "core/check.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 using Task = std::function<void(int64_t index, int worker)>;

@@ -10,7 +10,7 @@
 #include "core/message.h"
 #include "raffia/isa.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 bool Trace::enabled() {
   static const bool asked = [] {
@@ -32,4 +32,4 @@ void Trace::print() const noexcept {
   }
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -9,7 +9,7 @@
 
 #include "raffia/views.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // Created after an op has checked its arguments. Costs a load and a branch when off.
 class Trace {
@@ -49,6 +49,6 @@ class Trace {
   std::chrono::steady_clock::time_point begin_{};
 };
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_CORE_TRACE_H_

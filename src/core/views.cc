@@ -4,6 +4,7 @@
 #include <cmath>
 
 namespace raffia {
+
 namespace {
 
 // Rounds once, from double to bf16. Rounding to float first, to nearest, would round twice and break ties the wrong way. Rounding

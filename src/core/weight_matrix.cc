@@ -6,7 +6,7 @@
 
 #include "core/check.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 size_t size_of(WeightType type) {
   switch (type) {
@@ -92,4 +92,4 @@ void round_weights(std::string_view name, std::span<const float> weights, std::s
   }
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

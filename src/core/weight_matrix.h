@@ -7,14 +7,15 @@
 #include <span>
 #include <string_view>
 
+#include "core/sibling_api.h"
 #include "raffia/views.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 enum class WeightType : uint8_t { f32, bf16, int8 };
 
-size_t size_of(WeightType type);
-const char* name_of(WeightType type);  // "f32", "bf16", "int8"
+RAFFIA_SIBLING_API size_t size_of(WeightType type);
+RAFFIA_SIBLING_API const char* name_of(WeightType type);  // "f32", "bf16", "int8"
 
 // Row-major [rows, columns], one row per output. Does not own its memory, which is often a memory-mapped file: aligned to
 // an element, not to a vector.
@@ -30,16 +31,16 @@ struct WeightMatrix {
 };
 
 // One row as floats. `out` has as many elements as the matrix has columns.
-void copy_row(const WeightMatrix& weights, int64_t row, std::span<float> out);
+RAFFIA_SIBLING_API void copy_row(const WeightMatrix& weights, int64_t row, std::span<float> out);
 
 // weights [rows, columns] of f32 -> quantized [rows, columns], scales [rows]: scale = max |w| / 127 of the row, elements are
 // rounded to nearest, ties to even. A row of zeros has scale 0. If a weight is not finite, throws InvalidArgument with `name` and
 // its index.
-void quantize_rows(std::string_view name, View2 weights, std::span<int8_t> quantized, std::span<float> scales);
+RAFFIA_SIBLING_API void quantize_rows(std::string_view name, View2 weights, std::span<int8_t> quantized, std::span<float> scales);
 
 // Rounds to nearest, ties to even. Throws InvalidArgument if a weight is not finite or does not fit bf16.
-void round_weights(std::string_view name, std::span<const float> weights, std::span<BFloat16> rounded);
+RAFFIA_SIBLING_API void round_weights(std::string_view name, std::span<const float> weights, std::span<BFloat16> rounded);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_CORE_WEIGHT_MATRIX_H_

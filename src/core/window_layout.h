@@ -8,9 +8,10 @@
 #include <optional>
 #include <string>
 
+#include "core/sibling_api.h"
 #include "raffia/window_state.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 inline constexpr int kWindowKinds = 3;
 
@@ -27,8 +28,8 @@ std::string difference_of(const WindowStateShape& found, const WindowStateShape&
 uint64_t recipe_of(std::initializer_list<uint64_t> options);
 
 // Of a valid shape; nullopt if the size of the state or of a part does not fit an int64_t.
-std::optional<detail::WindowLayout> layout_of(const WindowStateShape& shape);
+RAFFIA_SIBLING_API std::optional<detail::WindowLayout> layout_of(const WindowStateShape& shape);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_CORE_WINDOW_LAYOUT_H_

@@ -8,6 +8,8 @@
 #include "core/window_layout.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 constexpr size_t kLine = 16;  // floats of a cache line
@@ -95,7 +97,7 @@ std::string_view name_of(WindowKind kind) {
   return "unknown";
 }
 
-std::string flaw_of(const WindowStateShape& shape) {
+std::string internal::flaw_of(const WindowStateShape& shape) {
   struct Extent {
     std::string_view name;
     int64_t found, min;
@@ -137,7 +139,7 @@ std::string flaw_of(const WindowStateShape& shape) {
   return "";
 }
 
-std::string difference_of(const WindowStateShape& found, const WindowStateShape& expected) {
+std::string internal::difference_of(const WindowStateShape& found, const WindowStateShape& expected) {
   std::string text;
   const auto add = [&](std::string_view name, const auto& is, const auto& should) {
     if (is != should) text += fmt::format("{}{} {}, expected {}", text.empty() ? "" : "; ", name, is, should);
@@ -164,7 +166,7 @@ std::string difference_of(const WindowStateShape& found, const WindowStateShape&
   return text;
 }
 
-uint64_t recipe_of(std::initializer_list<uint64_t> options) {
+uint64_t internal::recipe_of(std::initializer_list<uint64_t> options) {
   // Each number is spread over all bits by the finaliser of SplitMix64, a bijection.
   uint64_t recipe = 0;
   for (uint64_t option : options) {
@@ -176,7 +178,7 @@ uint64_t recipe_of(std::initializer_list<uint64_t> options) {
   return recipe;
 }
 
-std::optional<detail::WindowLayout> layout_of(const WindowStateShape& shape) {
+std::optional<detail::WindowLayout> internal::layout_of(const WindowStateShape& shape) {
   detail::WindowLayout layout;
   int64_t entry = 0;
   for (size_t part = 0; part < kWindowParts; ++part) {

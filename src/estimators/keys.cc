@@ -11,7 +11,7 @@
 
 #include "core/check.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 template <typename Value>
@@ -148,6 +148,11 @@ const EstimatorKey kDraw = {"draw", [](Estimator& e, const KeyText& text) { e.dr
                             [](const Estimator& e) { return plain(e.draw); }};
 
 }  // namespace keys
+}  // namespace raffia::internal
+
+namespace raffia {
+
+using namespace internal;
 
 std::string_view name_of(Proposals proposals) { return name_in(kProposalNames, proposals); }
 std::string_view name_of(SampleWeights weights) { return name_in(kWeightNames, weights); }

@@ -8,7 +8,7 @@
 
 #include "raffia/estimator.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // The text of a value and where it stands, for messages.
 struct KeyText {
@@ -33,6 +33,6 @@ extern const EstimatorKey kSamples, kSamplesOrNone, kMap, kLog, kWindow, kBefore
 
 }  // namespace keys
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_KEYS_H_

@@ -7,6 +7,8 @@
 #include "core/check.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 // Appends [T, G, width] to `all`, which has `used` rows.

@@ -8,7 +8,7 @@
 #include "core/check.h"
 #include "core/split.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // Each is defined in the folder of its kind, and has its row in estimator_modules().
 const EstimatorModule& softmax_module();
@@ -21,6 +21,11 @@ const EstimatorModule& lara_module();
 const EstimatorModule& eva_module();
 const EstimatorModule& mean_module();
 
+}  // namespace raffia::internal
+
+namespace raffia {
+
+using namespace internal;
 namespace {
 
 std::string names_of_kinds() {
@@ -115,21 +120,21 @@ class CheckedCall {
 
 }  // namespace
 
-std::span<const EstimatorModule* const> estimator_modules() {
+std::span<const EstimatorModule* const> internal::estimator_modules() {
   static const EstimatorModule* const modules[] = {&softmax_module(),  &window_module(), &rfa_module(),
                                                    &rfa_gate_module(), &hybrid_module(), &ra_module(),
                                                    &lara_module(),     &eva_module(),    &mean_module()};
   return modules;
 }
 
-const EstimatorModule& module_of(EstimatorKind kind) {
+const EstimatorModule& internal::module_of(EstimatorKind kind) {
   const auto modules = estimator_modules();
   require(static_cast<size_t>(kind) < modules.size(), "estimator: kind is {}, expected one of {}", static_cast<int>(kind),
           names_of_kinds());
   return *modules[static_cast<size_t>(kind)];
 }
 
-std::string kinds_with(bool EstimatorTraits::*trait) {
+std::string internal::kinds_with(bool EstimatorTraits::*trait) {
   std::vector<std::string_view> names;
   for (const EstimatorModule* module : estimator_modules()) {
     if (module->traits({.kind = module->kind}).*trait) names.push_back(module->name);
@@ -198,7 +203,7 @@ std::string to_string(const Estimator& estimator, const Estimator& defaults) {
   return text;
 }
 
-int64_t map_size(const Estimator& estimator) { return estimator.samples.value_or(64); }
+int64_t internal::map_size(const Estimator& estimator) { return estimator.samples.value_or(64); }
 
 FeatureMap Estimator::make_map(int64_t dim, int64_t heads) const {
   if (!log && !traits_of(*this).has_map)

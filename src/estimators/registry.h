@@ -10,10 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include "core/sibling_api.h"
 #include "estimators/keys.h"
 #include "raffia/estimator.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // What one token meets, for counting FLOP: samples and summaries count as keys. See estimators/work.h.
 struct TokenWork {
@@ -68,14 +69,14 @@ class EstimatorModule {
       : kind(its_kind), name(its_name), summary(its_summary), keys(std::move(its_keys)), forms_differ(differ) {}
 };
 
-std::span<const EstimatorModule* const> estimator_modules();  // in the order of EstimatorKind
-const EstimatorModule& module_of(EstimatorKind kind);         // throws InvalidArgument
+std::span<const EstimatorModule* const> estimator_modules();              // in the order of EstimatorKind
+RAFFIA_SIBLING_API const EstimatorModule& module_of(EstimatorKind kind);  // throws InvalidArgument
 // Names of the kinds that have a trait with their default settings: "softmax, rfa or lara".
-std::string kinds_with(bool EstimatorTraits::*trait);
+RAFFIA_SIBLING_API std::string kinds_with(bool EstimatorTraits::*trait);
 // Number of random vectors D of the map, of an estimator that has one.
-int64_t map_size(const Estimator& estimator);
+RAFFIA_SIBLING_API int64_t map_size(const Estimator& estimator);
 inline const EstimatorModule& module_of(const Estimator& estimator) { return module_of(estimator.kind); }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_REGISTRY_H_

@@ -1,6 +1,6 @@
 #include "estimators/work.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 double both(Pass pass, double forward, double backward) {
@@ -32,4 +32,4 @@ double step_flops(const Estimator& estimator, const WorkSizes& sizes, int64_t de
   return static_cast<double>(sizes.batch) * token_flops(sizes, Pass::forward, module_of(estimator).step_work(estimator, depth));
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

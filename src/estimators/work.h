@@ -11,7 +11,7 @@
 
 #include "estimators/registry.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 enum class Pass : uint8_t { forward, backward, forward_backward };
 
@@ -25,6 +25,6 @@ struct WorkSizes {
 double attention_flops(const Estimator& estimator, const WorkSizes& sizes, bool causal, Pass pass, int64_t length);
 double step_flops(const Estimator& estimator, const WorkSizes& sizes, int64_t depth);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_WORK_H_

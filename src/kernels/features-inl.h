@@ -17,7 +17,7 @@
 #include "kernels/panel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia {
+namespace raffia::internal {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -269,7 +269,7 @@ inline HWY_NOINLINE void map_features_backward(const MapParams& map, const float
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia
+}  // namespace raffia::internal
 HWY_AFTER_NAMESPACE();
 
 #endif

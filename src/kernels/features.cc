@@ -9,7 +9,7 @@
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia {
+namespace raffia::internal {
 namespace HWY_NAMESPACE {
 
 // Buffers for rows of x and of phi; both go through [.., 16] panels with room for one more.
@@ -77,11 +77,11 @@ HWY_NOINLINE void backward_rows(const MapParams& map, const Rows& x, size_t begi
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia
+}  // namespace raffia::internal
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace raffia {
+namespace raffia::internal {
 
 HWY_EXPORT(feature_scratch);
 HWY_EXPORT(forward_rows);
@@ -98,5 +98,5 @@ void features_backward(const MapParams& map, const Rows& x, size_t begin, size_t
   chosen(HWY_DISPATCH_TABLE(backward_rows))(map, x, begin, end, dphi, dx, sums, scratch);
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 #endif  // HWY_ONCE

@@ -15,7 +15,7 @@
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia {
+namespace raffia::internal {
 namespace HWY_NAMESPACE {
 
 constexpr size_t kReadChunks = 4;
@@ -313,11 +313,11 @@ void far_step(const FarStep& task, float* scratch, ClampCount& clamps) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia
+}  // namespace raffia::internal
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace raffia {
+namespace raffia::internal {
 
 HWY_EXPORT(far_read);
 HWY_EXPORT(far_read_backward);
@@ -361,5 +361,5 @@ void far_step(const FarStep& task, float* scratch, ClampCount& clamps) {
   chosen(HWY_DISPATCH_TABLE(far_step))(task, scratch, clamps);
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 #endif  // HWY_ONCE

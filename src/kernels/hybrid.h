@@ -12,7 +12,7 @@
 
 #include "kernels/linear.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // What a query head has besides its QueryHead.
 struct FarHead {
@@ -68,6 +68,6 @@ struct FarStep {
 size_t far_step_scratch_floats(const FarStep& task);
 void far_step(const FarStep& task, float* scratch, ClampCount& clamps);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_KERNELS_HYBRID_H_

@@ -13,7 +13,7 @@
 
 #ifndef RAFFIA_KERNELS_LAYER_OPS_ROWS_
 #define RAFFIA_KERNELS_LAYER_OPS_ROWS_
-namespace raffia {
+namespace raffia::internal {
 
 // Rows [T, E] of floats; the inner form of the views that were checked.
 struct FloatRows {
@@ -30,11 +30,11 @@ struct RowsShape {
   size_t rows, columns;
 };
 
-}  // namespace raffia
+}  // namespace raffia::internal
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia {
+namespace raffia::internal {
 namespace HWY_NAMESPACE {
 
 void layer_norm_rows(RowsShape shape, FloatRows x, const float* weight, const float* bias, float eps, MutFloatRows y) {
@@ -104,11 +104,11 @@ void convolve_rows(RowsShape shape, FloatRows x, size_t taps, FloatRows weights,
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia
+}  // namespace raffia::internal
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 HWY_EXPORT(layer_norm_rows);
@@ -241,5 +241,5 @@ void short_convolution(View2 x, View2 taps, MutView2 history, MutView2 y) {
                                             ring.of(0));
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 #endif  // HWY_ONCE

@@ -10,30 +10,31 @@
 #include <span>
 #include <vector>
 
+#include "core/sibling_api.h"
 #include "raffia/views.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // y = (x - mean) / sqrt(variance + eps) weight + bias over each row; weight and bias [E], no bias where it is empty.
-void layer_norm(View2 x, std::span<const float> weight, std::span<const float> bias, float eps, MutView2 y);
+RAFFIA_SIBLING_API void layer_norm(View2 x, std::span<const float> weight, std::span<const float> bias, float eps, MutView2 y);
 
 // y = x / sqrt(mean of squares + eps) weight over each row; weight [E].
-void rms_norm(View2 x, std::span<const float> weight, float eps, MutView2 y);
+RAFFIA_SIBLING_API void rms_norm(View2 x, std::span<const float> weight, float eps, MutView2 y);
 
 // The same over each head of x [T, H, d]; weight [H, d], row-major.
-void head_norm(View3 x, std::span<const float> weight, float eps, MutView3 y);
+RAFFIA_SIBLING_API void head_norm(View3 x, std::span<const float> weight, float eps, MutView3 y);
 
 // y = x (1 + erf(x / sqrt 2)) / 2, within 1e-7 (|x| at most 6.5; relative to |x| beyond).
-void gelu(View2 x, MutView2 y);
+RAFFIA_SIBLING_API void gelu(View2 x, MutView2 y);
 
 // y = gate sigmoid(gate) up.
-void swiglu(View2 gate, View2 up, MutView2 y);
+RAFFIA_SIBLING_API void swiglu(View2 gate, View2 up, MutView2 y);
 
 // y += x.
-void add_rows(View2 x, MutView2 y);
+RAFFIA_SIBLING_API void add_rows(View2 x, MutView2 y);
 
 // Rotary positions: entries i and i + d/2 of a head turn by the angle position * base^(-2 i / d).
-class Rotary {
+class RAFFIA_SIBLING_API Rotary {
  public:
   Rotary(int64_t head_dim, double base);
 
@@ -48,12 +49,12 @@ class Rotary {
 };
 
 // x [T, H, d] turned by turns [T, d], as Rotary::fill gives them for each token.
-void rotate(View3 x, View2 turns, MutView3 y);
+RAFFIA_SIBLING_API void rotate(View3 x, View2 turns, MutView3 y);
 
 // y_t = sum_j taps[j] x_{t - J + 1 + j} per column, with taps [J, E], the transpose of what model files hold. The rows before
 // the first are those of history [J - 1, E], which is left holding the last J - 1 rows.
-void short_convolution(View2 x, View2 taps, MutView2 history, MutView2 y);
+RAFFIA_SIBLING_API void short_convolution(View2 x, View2 taps, MutView2 history, MutView2 y);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_KERNELS_LAYER_OPS_H_

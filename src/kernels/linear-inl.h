@@ -26,7 +26,7 @@
 #include "kernels/panel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia {
+namespace raffia::internal {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -297,7 +297,7 @@ inline HWY_NOINLINE void chunk_scores(size_t features, const float* phi_q, const
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia
+}  // namespace raffia::internal
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -13,7 +13,7 @@
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia {
+namespace raffia::internal {
 namespace HWY_NAMESPACE {
 
 // The rows that a chunk of the causal forward reads and writes.
@@ -206,11 +206,11 @@ size_t scratch_floats(const LinearProblem& problem) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia
+}  // namespace raffia::internal
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace raffia {
+namespace raffia::internal {
 
 HWY_EXPORT(causal_forward);
 HWY_EXPORT(fold);
@@ -290,5 +290,5 @@ void read(const LinearProblem& problem, size_t begin, size_t end, const PackedSt
   chosen(HWY_DISPATCH_TABLE(read))(problem, begin, end, state, scratch, clamps);
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 #endif  // HWY_ONCE

@@ -8,7 +8,7 @@
 #include "kernels/rows.h"
 #include "raffia/features.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 constexpr size_t kChunk = 16;      // tokens folded at once: one panel. See docs/performance.md#chunk
 constexpr size_t kBlock = 128;     // tokens between recorded states, a multiple of kChunk
@@ -133,6 +133,6 @@ void features_backward(const MapParams& map, const Rows& x, size_t begin, size_t
                        const MapSums& sums, float* scratch);
 size_t features_scratch_floats(const MapParams& map);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_KERNELS_LINEAR_H_

@@ -9,7 +9,7 @@
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia {
+namespace raffia::internal {
 namespace HWY_NAMESPACE {
 
 void causal_backward(const LinearProblem& problem, size_t begin, size_t end, const float* record, PackedState& gradient,
@@ -126,11 +126,11 @@ size_t backward_scratch_floats(const LinearProblem& problem) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia
+}  // namespace raffia::internal
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace raffia {
+namespace raffia::internal {
 
 HWY_EXPORT(backward_scratch_floats);
 HWY_EXPORT(causal_backward);
@@ -160,5 +160,5 @@ void fold_backward(const LinearProblem& problem, size_t begin, size_t end, const
   chosen(HWY_DISPATCH_TABLE(fold_backward))(problem, begin, end, gradient, scratch);
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 #endif  // HWY_ONCE

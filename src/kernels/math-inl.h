@@ -12,7 +12,7 @@
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia {
+namespace raffia::internal {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -125,7 +125,7 @@ HWY_INLINE void gate_of(D d, V x, V& keep, V& write, V& log_keep) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia
+}  // namespace raffia::internal
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -21,7 +21,7 @@
 #include "kernels/rows.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia {
+namespace raffia::internal {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -394,7 +394,7 @@ inline HWY_NOINLINE void scale_panel_rows(const float* in, const float* scale, s
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia
+}  // namespace raffia::internal
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "raffia/views.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 struct Rows {
   const void* data = nullptr;
@@ -51,6 +51,6 @@ AnyRows rows_of(const AnyView& view, int64_t b, int64_t t, int64_t h) {
   return {bytes, view.dtype(), view.stride(1), view.stride(3)};
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_KERNELS_ROWS_H_

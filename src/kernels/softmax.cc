@@ -11,7 +11,7 @@
 #include "kernels/softmax_step-inl.h"
 
 #if HWY_ONCE
-namespace raffia {
+namespace raffia::internal {
 
 HWY_EXPORT(pack_block);
 HWY_EXPORT(forward_block);
@@ -35,5 +35,5 @@ void softmax_step_stretch(const StepTask& task, float* scratch) { chosen(HWY_DIS
 
 void softmax_step_combine(const CombineTask& task, float* scratch) { chosen(HWY_DISPATCH_TABLE(step_combine))(task, scratch); }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 #endif

@@ -13,7 +13,7 @@
 
 #include "kernels/rows.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 constexpr size_t kKeyBlock = 128;    // keys per block: one block of k or v is 32 KB at 64 dimensions
 constexpr size_t kQueryBlock = 192;  // queries per task: a multiple of the rows of a tile on every ISA (12, 6, 3)
@@ -279,6 +279,6 @@ inline size_t step_scratch(size_t heads, size_t dim, size_t value_dim) {
 void softmax_step_stretch(const StepTask& task, float* scratch);
 void softmax_step_combine(const CombineTask& task, float* scratch);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_KERNELS_SOFTMAX_H_

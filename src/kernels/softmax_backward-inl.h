@@ -17,7 +17,7 @@
 #include "kernels/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia {
+namespace raffia::internal {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -219,7 +219,7 @@ void backward_head(const BackwardTask& task, float* scratch) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia
+}  // namespace raffia::internal
 HWY_AFTER_NAMESPACE();
 
 #endif

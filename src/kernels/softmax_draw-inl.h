@@ -11,7 +11,7 @@
 #include "kernels/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia {
+namespace raffia::internal {
 namespace HWY_NAMESPACE {
 
 // The first of the keys [begin, end) of a block at which the sum exceeds `uniform`; the last one that has a probability where
@@ -82,7 +82,7 @@ void draw_block(const DrawTask& task, float* scratch) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia
+}  // namespace raffia::internal
 HWY_AFTER_NAMESPACE();
 
 #endif

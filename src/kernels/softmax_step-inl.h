@@ -18,7 +18,7 @@
 #include "kernels/softmax-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia {
+namespace raffia::internal {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -143,7 +143,7 @@ void step_combine(const CombineTask& task, float* scratch) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia
+}  // namespace raffia::internal
 HWY_AFTER_NAMESPACE();
 
 #endif

@@ -10,7 +10,7 @@
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia {
+namespace raffia::internal {
 namespace HWY_NAMESPACE {
 
 void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
@@ -99,11 +99,11 @@ void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia
+}  // namespace raffia::internal
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace raffia {
+namespace raffia::internal {
 
 HWY_EXPORT(step);
 
@@ -117,5 +117,5 @@ void linear_step(const LinearStep& task, float* scratch, ClampCount& clamps) {
   chosen(HWY_DISPATCH_TABLE(step))(task, scratch, clamps);
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 #endif  // HWY_ONCE

@@ -4,7 +4,7 @@
 
 #include "kernels/linear.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 struct LinearStep {
   MapParams map;
@@ -26,6 +26,6 @@ struct LinearStep {
 size_t step_scratch_floats(const LinearStep& task);
 void linear_step(const LinearStep& task, float* scratch, ClampCount& clamps);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_KERNELS_STEP_H_

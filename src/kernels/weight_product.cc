@@ -10,7 +10,7 @@
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia {
+namespace raffia::internal {
 namespace HWY_NAMESPACE {
 
 void product_rows(const WeightProduct& product, int64_t begin, int64_t end, float* scratch) {
@@ -25,11 +25,11 @@ void product_rows(const WeightProduct& product, int64_t begin, int64_t end, floa
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia
+}  // namespace raffia::internal
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace raffia {
+namespace raffia::internal {
 
 HWY_EXPORT(product_rows);
 
@@ -46,5 +46,5 @@ void weight_product(const WeightProduct& product, int64_t begin, int64_t end, fl
   chosen(HWY_DISPATCH_TABLE(product_rows))(product, begin, end, scratch);
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 #endif  // HWY_ONCE

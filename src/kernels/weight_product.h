@@ -11,7 +11,7 @@
 
 #include "core/weight_matrix.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 struct WeightProduct {
   WeightMatrix weights;
@@ -39,6 +39,6 @@ size_t weight_product_scratch_floats(const WeightProduct& product);  // 0 for fe
 // Rows [begin, end) of the weights, which are columns of y.
 void weight_product(const WeightProduct& product, int64_t begin, int64_t end, float* scratch);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_KERNELS_WEIGHT_PRODUCT_H_

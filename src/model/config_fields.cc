@@ -10,7 +10,7 @@
 #include "core/message.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -195,4 +195,4 @@ std::string config_fields_in_markdown() {
   return text;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

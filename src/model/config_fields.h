@@ -14,7 +14,7 @@
 #include "io/formats/json_fields.h"
 #include "raffia/model_config.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 constexpr int64_t kConfigVersion = 1;  // files of raffia 0.1 have none, and count as 0
 
@@ -44,6 +44,6 @@ std::string identity_text(const ModelConfig& config, std::span<const ConfigField
 // The table of docs/model-format.md.
 std::string config_fields_in_markdown();
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_MODEL_CONFIG_FIELDS_H_

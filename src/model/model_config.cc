@@ -11,6 +11,8 @@
 #include "raffia/error.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 constexpr std::string_view kTasks[] = {"lm", "translate", "classify", "image"};

@@ -16,7 +16,7 @@
 #include "model/config_fields.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -155,4 +155,4 @@ void NewModelDirectory::commit() {
   sync_names(target_);
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -8,11 +8,12 @@
 #include <string>
 #include <string_view>
 
+#include "core/sibling_api.h"
 #include "io/formats/file.h"
 #include "io/tokenizers/tokenizer_file.h"
 #include "raffia/model_config.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // Files of a model directory (docs/model-format.md).
 constexpr const char* kConfigFile = "config.json";
@@ -21,7 +22,7 @@ constexpr const char* kWeightsFile = "model.safetensors";
 
 // Metadata of a weight file with checksums of the configuration and the tokenizer (its fingerprint; 0: none) it was saved with.
 // Damage to either is found when the model is loaded. Files without them are not checked.
-std::map<std::string, std::string> seals_of(const ModelConfig& config, uint64_t tokenizer);
+RAFFIA_SIBLING_API std::map<std::string, std::string> seals_of(const ModelConfig& config, uint64_t tokenizer);
 // Throws FormatError, which names the file of the directory that does not match.
 void require_seals(const std::map<std::string, std::string>& metadata, const ModelConfig& config, uint64_t tokenizer,
                    std::string_view directory);
@@ -59,6 +60,6 @@ class NewModelDirectory {
   TemporaryEntry aside_;
 };
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_MODEL_MODEL_DIRECTORY_H_

@@ -9,7 +9,7 @@
 #include "estimators/registry.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Shape = std::vector<int64_t>;
@@ -241,4 +241,4 @@ std::vector<WeightSource> planned_weights(const Safetensors& file, const ModelPl
   return sources;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

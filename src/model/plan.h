@@ -9,13 +9,14 @@
 #include <string_view>
 #include <vector>
 
+#include "core/sibling_api.h"
 #include "io/formats/safetensors.h"
 #include "io/formats/weight_file.h"
 #include "raffia/estimator.h"
 #include "raffia/features.h"
 #include "raffia/model_config.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 enum class TensorRole : uint8_t {
   matrix,    // of a linear layer or of embeddings: may be stored in fewer bytes. All others are fp32
@@ -39,7 +40,7 @@ struct TensorPlan {
 };
 
 // The last part of a dotted name: how a module is called in the one that owns it.
-std::string own_name(std::string_view name);
+RAFFIA_SIBLING_API std::string own_name(std::string_view name);
 
 struct LinearLayerPlan {
   std::string name = {};
@@ -103,7 +104,7 @@ struct AttentionPlan : AttentionSettings {
 };
 
 // An attention alone. `name` is put before those of its tensors; empty: they stand alone.
-AttentionPlan plan_attention(std::string_view name, const AttentionSettings& settings);
+RAFFIA_SIBLING_API AttentionPlan plan_attention(std::string_view name, const AttentionSettings& settings);
 
 struct LayerPlan {
   std::string name = {};
@@ -116,7 +117,7 @@ struct LayerPlan {
   std::optional<LinearLayerPlan> ffn_gate = {};  // swiglu
 };
 
-struct StackPlan {
+struct RAFFIA_SIBLING_API StackPlan {
   std::string name = {};
   std::optional<TablePlan> positions = {};  // learned; absent: texts of any length
   std::vector<LayerPlan> layers = {};
@@ -140,14 +141,14 @@ struct ModelPlan {
 };
 
 // config.check() has passed.
-ModelPlan plan_of(const ModelConfig& config);
+RAFFIA_SIBLING_API ModelPlan plan_of(const ModelConfig& config);
 
 // Throws FormatError unless the file has the tensors of the plan with their shapes, and no others but scales of int8 rows.
-void require_tensors(const Safetensors& file, const ModelPlan& plan, std::string_view where);
+RAFFIA_SIBLING_API void require_tensors(const Safetensors& file, const ModelPlan& plan, std::string_view where);
 
 // The tensors of such a file, to be written again. `file` must outlive them.
 std::vector<WeightSource> planned_weights(const Safetensors& file, const ModelPlan& plan, std::string_view where);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_MODEL_PLAN_H_

@@ -12,6 +12,9 @@
 
 namespace raffia::reference {
 
+using namespace internal;
+using namespace internal::twins;
+
 namespace {
 
 struct Proposal {

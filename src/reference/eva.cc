@@ -8,6 +8,9 @@
 
 namespace raffia::reference {
 
+using namespace internal;
+using namespace internal::twins;
+
 namespace {
 
 // A chunk of tokens, of which some are present.

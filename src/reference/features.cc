@@ -7,6 +7,9 @@
 
 namespace raffia::reference {
 
+using namespace internal;
+using namespace internal::twins;
+
 namespace {
 
 bool has_unit_norm(MapKind kind) { return kind == MapKind::trig || kind == MapKind::arccos; }

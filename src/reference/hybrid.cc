@@ -11,6 +11,9 @@
 
 namespace raffia::reference {
 
+using namespace internal;
+using namespace internal::twins;
+
 namespace {
 
 // phi(q)^T S: the output of the state before it is decayed, [V + 1].

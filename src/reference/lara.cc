@@ -9,6 +9,9 @@
 
 namespace raffia::reference {
 
+using namespace internal;
+using namespace internal::twins;
+
 namespace {
 
 // The tokens of chunk c. With fewer tokens than chunks, some tokens are in several chunks.

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-namespace raffia::reference {
+namespace raffia::internal::twins {
 
 void linear(View2 x, View2 weights, View1 bias, MutView2 y) {
   for (int64_t n = 0; n < x.extent(0); ++n) {
@@ -78,4 +78,4 @@ void short_convolution(View2 x, View2 weight, View2 history, MutView2 y) {
   }
 }
 
-}  // namespace raffia::reference
+}  // namespace raffia::internal::twins

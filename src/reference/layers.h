@@ -7,7 +7,7 @@
 
 #include "raffia/views.h"
 
-namespace raffia::reference {
+namespace raffia::internal::twins {
 
 // y [N, O] = x [N, I] weights^T + bias, with weights [O, I], bias [O].
 void linear(View2 x, View2 weights, View1 bias, MutView2 y);
@@ -30,6 +30,6 @@ void rotary(View3 x, int64_t position, double base, MutView3 y);
 // y_t = sum_j weight[:, j] x_{t - J + 1 + j} with weight [E, J]; rows before the first are those of history [J - 1, E].
 void short_convolution(View2 x, View2 weight, View2 history, MutView2 y);
 
-}  // namespace raffia::reference
+}  // namespace raffia::internal::twins
 
 #endif  // RAFFIA_REFERENCE_LAYERS_H_

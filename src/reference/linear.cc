@@ -5,6 +5,9 @@
 
 namespace raffia::reference {
 
+using namespace internal;
+using namespace internal::twins;
+
 namespace {
 
 void count(const Reading& reading, Report& report) {

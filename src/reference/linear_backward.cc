@@ -17,6 +17,9 @@
 
 namespace raffia::reference {
 
+using namespace internal;
+using namespace internal::twins;
+
 namespace {
 
 // Gradient of one query. `dmemory` holds dS and dz and is added to.

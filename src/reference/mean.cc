@@ -4,6 +4,9 @@
 
 namespace raffia::reference {
 
+using namespace internal;
+using namespace internal::twins;
+
 // out_t = sum_j v_j / n over the n keys j of the sequence that take part, of the own head; causal: over those with j <= t.
 void mean_attention(View4 q, View4 k, View4 v, MutView4 out, bool causal, const Layout& layout) {
   fill(out, 0);

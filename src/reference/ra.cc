@@ -7,6 +7,9 @@
 
 namespace raffia::reference {
 
+using namespace internal;
+using namespace internal::twins;
+
 namespace {
 
 // Calls visit(sequence, i, h, visible) for every query number i of every sequence and head; visible: the keys it sees.
@@ -82,7 +85,7 @@ void ra_attention(View4 q, View4 k, View4 v, std::span<const int64_t> keys, MutV
 }
 
 void ra_attention(View4 q, View4 k, View4 v, MutView4 out, const RaOptions& options) {
-  reference::ra_attention(q, k, v, ra_keys(q, k, options), out, options);
+  raffia::reference::ra_attention(q, k, v, ra_keys(q, k, options), out, options);
 }
 
 }  // namespace raffia::reference

@@ -12,7 +12,9 @@
 
 #include "raffia/reference.h"
 
-namespace raffia::reference {
+namespace raffia::internal::twins {
+
+using raffia::reference::Map, raffia::reference::Memory;
 
 // Decay g = exp(log_g) of what is remembered and weight u of the new token. Without a gate: 1 and 1.
 struct Gate {
@@ -64,6 +66,6 @@ inline Reading read_token(const Memory& memory, int64_t entry, int64_t head, dou
   return reading;
 }
 
-}  // namespace raffia::reference
+}  // namespace raffia::internal::twins
 
 #endif  // RAFFIA_REFERENCE_RECURRENCE_H_

@@ -10,7 +10,7 @@
 #include "raffia/attention.h"
 #include "raffia/views.h"
 
-namespace raffia::reference {
+namespace raffia::internal::twins {
 
 // Tokens that attend to each other. Its index in the list is its batch entry in a state.
 struct Sequence {
@@ -72,6 +72,6 @@ inline double dot(std::span<const double> a, std::span<const double> b) {
   return sum;
 }
 
-}  // namespace raffia::reference
+}  // namespace raffia::internal::twins
 
 #endif  // RAFFIA_REFERENCE_ROWS_H_

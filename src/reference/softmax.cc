@@ -8,6 +8,9 @@
 
 namespace raffia::reference {
 
+using namespace internal;
+using namespace internal::twins;
+
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();

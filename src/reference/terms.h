@@ -17,7 +17,7 @@
 #include "raffia/views.h"
 #include "reference/rows.h"
 
-namespace raffia::reference {
+namespace raffia::internal::twins {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -183,6 +183,6 @@ inline Softmax read_samples(const Samples& samples, std::span<const double> q, s
   return over_samples;
 }
 
-}  // namespace raffia::reference
+}  // namespace raffia::internal::twins
 
 #endif  // RAFFIA_REFERENCE_TERMS_H_

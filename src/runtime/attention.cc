@@ -6,7 +6,7 @@
 #include "raffia/error.h"
 #include "runtime/products.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 namespace {
 
 constexpr float kHeadNormEpsilon = 1e-6F;  // docs/model-format.md
@@ -278,4 +278,4 @@ void CrossAttention::forward(const float* x, const Turn& turn, size_t index, Wor
   answer(read, turn, out);
 }
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime

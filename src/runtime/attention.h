@@ -14,7 +14,7 @@
 #include "runtime/turn.h"
 #include "runtime/weights.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 // Common to self and cross attention. Query head h reads key head h G / H.
 class Heads {
@@ -85,6 +85,6 @@ class CrossAttention : public Heads {
   void forward(const float* x, const Turn& turn, size_t index, Workspace& work, float* out) const;
 };
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime
 
 #endif  // RAFFIA_RUNTIME_ATTENTION_H_

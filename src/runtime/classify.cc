@@ -7,6 +7,8 @@
 #include "runtime/sampler.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 using runtime::Graph;

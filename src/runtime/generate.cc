@@ -6,6 +6,8 @@
 #include "raffia/text_stream.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 // Length of the longest suffix of `text` that is a prefix of one of `stops`.

@@ -13,7 +13,7 @@
 #include "raffia/error.h"
 #include "runtime/products.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 Graph::Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, std::vector<std::byte> bytes,
              std::shared_ptr<const Tokenizer> tokenizer, std::string_view where)
@@ -56,7 +56,7 @@ uint64_t Graph::checksum() const {
 }
 
 void Graph::require_checksum() const {
-  raffia::require_checksum(
+  internal::require_checksum(
       metadata_, [this] { return checksum(); }, where_);
 }
 
@@ -145,4 +145,4 @@ std::vector<int64_t> positions_from(int64_t first, int64_t count) {
   return positions;
 }
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime

@@ -23,7 +23,7 @@
 #include "runtime/turn.h"
 #include "runtime/weights.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 class Graph {
  public:
@@ -85,6 +85,6 @@ class Graph {
 // first, first + 1, .. first + count - 1
 std::vector<int64_t> positions_from(int64_t first, int64_t count);
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime
 
 #endif  // RAFFIA_RUNTIME_GRAPH_H_

@@ -1,6 +1,6 @@
 #include "runtime/memory.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 size_t size_bytes(const Memories& memory) {
   size_t total = 0;
@@ -8,4 +8,4 @@ size_t size_bytes(const Memories& memory) {
   return total;
 }
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime

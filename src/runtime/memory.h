@@ -7,7 +7,7 @@
 
 #include "raffia/memory.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 // The memory of one causal attention.
 struct AttentionMemory {
@@ -21,6 +21,6 @@ using Memories = std::vector<AttentionMemory>;  // of a session: one per causal 
 
 size_t size_bytes(const Memories& memory);
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime
 
 #endif  // RAFFIA_RUNTIME_MEMORY_H_

@@ -11,6 +11,8 @@
 
 namespace raffia {
 
+using namespace internal;
+
 using runtime::Graph;
 
 struct Model::Impl {

@@ -14,10 +14,10 @@ class ModelAccess {
 
 }  // namespace raffia::internal
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 inline const Graph& graph_of(const Model& model) { return internal::ModelAccess::graph(model); }
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime
 
 #endif  // RAFFIA_RUNTIME_MODEL_ACCESS_H_

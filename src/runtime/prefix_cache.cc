@@ -3,6 +3,8 @@
 #include "core/check.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 constexpr auto kChunk = static_cast<size_t>(Session::kChunk);

@@ -13,7 +13,7 @@
 #include "raffia/session.h"
 #include "runtime/memory.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // The state after a whole number of chunks, read from the start of a text.
 struct PrefixSnapshot {
@@ -22,15 +22,20 @@ struct PrefixSnapshot {
   std::vector<float> logits;
 };
 
+}  // namespace raffia::internal
+
+namespace raffia {
+
 struct PrefixCache::Impl {
   Impl(std::shared_ptr<const Model> of, const Options& with) : model(std::move(of)), options(with) {}
 
   // The snapshot of the longest known prefix of `ids`; null if there is none.
-  std::shared_ptr<const PrefixSnapshot> find(std::span<const int32_t> ids);
+  std::shared_ptr<const internal::PrefixSnapshot> find(std::span<const int32_t> ids);
   bool knows(std::span<const int32_t> prefix);  // a whole number of chunks
   // Whether a snapshot of this size fits the cache at all. Checked before anything is copied.
-  bool has_room_for(std::span<const int32_t> prefix, const runtime::Memories& memory, std::span<const float> logits) const;
-  void insert(std::span<const int32_t> prefix, PrefixSnapshot snapshot);  // only if has_room_for() it
+  bool has_room_for(std::span<const int32_t> prefix, const internal::runtime::Memories& memory,
+                    std::span<const float> logits) const;
+  void insert(std::span<const int32_t> prefix, internal::PrefixSnapshot snapshot);  // only if has_room_for() it
   void clear();
   Counts counts();
 
@@ -42,7 +47,7 @@ struct PrefixCache::Impl {
   struct Node {
     Node* parent = nullptr;
     std::map<std::vector<int32_t>, std::unique_ptr<Node>> children;
-    std::shared_ptr<const PrefixSnapshot> snapshot;
+    std::shared_ptr<const internal::PrefixSnapshot> snapshot;
     size_t bytes = 0;                 // of the snapshot
     std::list<Node*>::iterator turn;  // position in used_, if there is a snapshot
   };

@@ -5,7 +5,7 @@
 #include "core/check.h"
 #include "estimators/shared/products.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 void multiply(std::span<const Product> products, const Turn& turn) {
   std::array<LinearTask, 4> tasks;  // as many as share an input: q, k, v and a gate
@@ -21,4 +21,4 @@ void multiply(std::span<const Product> products, const Turn& turn) {
   linear(std::span(tasks).first(products.size()), turn.run);
 }
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime

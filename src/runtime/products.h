@@ -9,7 +9,7 @@
 #include "runtime/turn.h"
 #include "runtime/weights.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 // y [rows, out] = x [rows, in] weight^T + bias; strides in floats from row to row.
 struct Product {
@@ -26,6 +26,6 @@ inline void multiply(std::initializer_list<Product> products, const Turn& turn) 
   multiply(std::span(products.begin(), products.size()), turn);
 }
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime
 
 #endif  // RAFFIA_RUNTIME_PRODUCTS_H_

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 Prompt::Prompt(Session& session, OnEncoded on_encoded)
     : session_(session), stream_(session.model().tokenizer(), session.position() == 0) {
@@ -43,4 +43,4 @@ void Prompt::read(const std::function<bool(double bytes)>& after_block) {
   tokens_.erase(tokens_.begin(), tokens_.begin() + static_cast<ptrdiff_t>(done));
 }
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime

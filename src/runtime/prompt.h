@@ -12,7 +12,7 @@
 #include "raffia/session.h"
 #include "runtime/token_stream.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 // The session reads blocks that end at the same positions however the text arrives: the bits of the result depend on them. They
 // are those of Session::prefill(text).
@@ -42,6 +42,6 @@ class Prompt {
   bool ended_ = false;
 };
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime
 
 #endif  // RAFFIA_RUNTIME_PROMPT_H_

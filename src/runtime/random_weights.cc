@@ -11,7 +11,7 @@
 #include "model/plan.h"
 #include "raffia/random.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 namespace {
 
 // `count` numbers uniform in [-1, 1), each converted by `convert`.
@@ -94,4 +94,4 @@ std::vector<std::byte> random_weights(const ModelConfig& config, WeightType type
   return safetensors_image(written);
 }
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime

@@ -10,7 +10,7 @@
 #include "raffia/error.h"
 #include "raffia/random.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 void require_finite(std::string_view function, std::string_view noun, std::span<const float> logits) {
   const auto bad = std::ranges::find_if_not(logits, [](float logit) { return std::isfinite(logit); });
@@ -105,4 +105,4 @@ int32_t choose(std::span<const float> logits, std::span<const int32_t> recent, c
   return ids[last];
 }
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime

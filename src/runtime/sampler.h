@@ -9,7 +9,7 @@
 
 #include "raffia/session.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 // Throws Error if a logit is not finite, with the name of the function, the index ("token 7", "class 7") and the value. Called
 // before every choice by logits: NaN has no order.
@@ -24,6 +24,6 @@ double log_sum(std::span<const float> logits);
 // The `count` ids with the largest logits, largest first; among equals the lower id. NaN is below all numbers.
 std::vector<int32_t> largest(std::span<const float> logits, int64_t count);
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime
 
 #endif  // RAFFIA_RUNTIME_SAMPLER_H_

@@ -6,6 +6,8 @@
 
 namespace raffia {
 
+using namespace internal;
+
 void SamplingOptions::check(std::string_view where) const {
   require(repetition_penalty > 0 && std::isfinite(repetition_penalty), "{}: repetition_penalty is {}, expected above 0", where,
           repetition_penalty);

@@ -21,6 +21,8 @@
 
 namespace raffia {
 
+using namespace internal;
+
 using runtime::AttentionMemory;
 using runtime::Graph;
 using runtime::graph_of;
@@ -459,8 +461,6 @@ class SessionAccess {
   static Session::Impl& impl(Session& session) { return *session.impl_; }
 };
 
-}  // namespace internal
-
 namespace runtime {
 
 Session session_at_depth(std::shared_ptr<const Model> model, int64_t depth, const SessionOptions& options) {
@@ -495,6 +495,7 @@ Session session_at_depth(std::shared_ptr<const Model> model, int64_t depth, cons
 }
 
 }  // namespace runtime
+}  // namespace internal
 
 SessionFileInfo read_session_info(const std::filesystem::path& path) {
   const std::vector<std::byte> bytes = read_session_file(path);

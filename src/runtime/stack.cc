@@ -5,7 +5,7 @@
 #include "kernels/layer_ops.h"
 #include "runtime/products.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 namespace {
 
 // Rows whose inner activations are computed together: 256 x 2048 floats are 2 MiB, and more rows make products no faster.
@@ -138,4 +138,4 @@ void Stack::forward(float* x, const Turn& turn, Workspace& work) const {
   normalise(norm_, x);
 }
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime

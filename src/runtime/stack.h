@@ -11,7 +11,7 @@
 #include "runtime/turn.h"
 #include "runtime/weights.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 struct NormWeights {
   std::vector<float> weight, bias;  // [E]; no bias: RMS norm
@@ -58,6 +58,6 @@ class Stack {
   NormWeights norm_;
 };
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime
 
 #endif  // RAFFIA_RUNTIME_STACK_H_

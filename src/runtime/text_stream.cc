@@ -6,6 +6,8 @@
 #include "io/formats/text.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 // Number of preceding tokens that can change the text of a token: a space before a word, the rest of a character.

@@ -6,7 +6,7 @@
 #include "io/formats/text.h"
 #include "raffia/error.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 namespace {
 
 bool is_learned_here(std::string_view kind) { return kind == "byte" || kind == "char" || kind == "word" || kind == "sp"; }
@@ -81,4 +81,4 @@ std::vector<int32_t> opening_of(const Tokenizer& tokenizer) {
   throw Error("the prompt is empty, and this vocabulary has no begin token: expected a prompt");
 }
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime

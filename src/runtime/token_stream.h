@@ -12,7 +12,7 @@
 
 #include "raffia/tokenizer.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 // With tokenizers trained by Raffia the ids are those of the whole text, however it is split, unless a line of words or pieces is
 // longer than the limit and has no space to split it at. Imported vocabularies may have tokens that span lines: their text is
@@ -59,6 +59,6 @@ std::vector<int32_t> tokens_of(const Tokenizer& tokenizer, std::string_view text
 // The first id of a text without a prompt: begin(), or the end of a line.
 std::vector<int32_t> opening_of(const Tokenizer& tokenizer);
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime
 
 #endif  // RAFFIA_RUNTIME_TOKEN_STREAM_H_

@@ -11,7 +11,7 @@
 #include "raffia/model.h"
 #include "runtime/memory.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 // A buffer that grows and never shrinks; its contents are undefined.
 class Floats {
@@ -73,6 +73,6 @@ void for_rows(const Turn& turn, int64_t rows, const Body& body) {
                       [&](int64_t index, int) { body(index * kBlock, std::min(rows, (index + 1) * kBlock)); });
 }
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime
 
 #endif  // RAFFIA_RUNTIME_TURN_H_

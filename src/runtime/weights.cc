@@ -7,7 +7,7 @@
 #include "io/formats/weight_file.h"
 #include "raffia/error.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 WeightReader::WeightReader(std::span<const std::byte> image, const ModelPlan& plan, std::string_view where)
     : image_(image), where_(where), file_(Safetensors::over(image, where)) {
@@ -74,4 +74,4 @@ void WeightReader::expect_all_read(const ModelPlan& plan) const {
   }
 }
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime

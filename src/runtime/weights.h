@@ -15,7 +15,7 @@
 #include "io/formats/safetensors.h"
 #include "model/plan.h"
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 
 // y = x weight^T + bias
 struct Linear {
@@ -56,6 +56,6 @@ class WeightReader {
   std::deque<std::vector<float>> copies_;
 };
 
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime
 
 #endif  // RAFFIA_RUNTIME_WEIGHTS_H_

@@ -11,7 +11,7 @@
 #include "io/formats/safetensors.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 struct TypeName {
@@ -78,4 +78,4 @@ void require_no_nan(const at::Tensor& tensor, std::string_view name, std::string
   require_only(tensor, tensor.isnan().logical_not(), "numbers", name, where);
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -11,7 +11,7 @@
 
 #include "torch/libtorch.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
@@ -24,6 +24,6 @@ NamedTensors load_tensors(const std::filesystem::path& path);                // 
 void require_finite(const at::Tensor& tensor, std::string_view name, std::string_view where);
 void require_no_nan(const at::Tensor& tensor, std::string_view name, std::string_view where);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_TORCH_TENSOR_FILE_H_

@@ -7,7 +7,7 @@
 
 #include "raffia/estimator.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 // seconds = scale * length^power at each length.
@@ -47,4 +47,4 @@ TEST(Crossover, LooksAtCommonLengthsAlone) {
 }
 
 }  // namespace
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

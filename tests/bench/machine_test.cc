@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 bool everywhere(int) { return true; }
@@ -40,4 +40,4 @@ TEST(BusyCores, AreNoneWhereTheSystemDoesNotTell) {
 }
 
 }  // namespace
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

@@ -10,7 +10,7 @@
 #include "raffia/torch/ops.h"
 #include "torch/libtorch.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 using at::Tensor;
@@ -110,4 +110,4 @@ TEST(PlainTorch, SoftmaxEqualsTheOp) {
 }
 
 }  // namespace
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

@@ -19,7 +19,7 @@
 #include "raffia/attention.h"
 #include "support/arrays.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using nlohmann::json;
@@ -363,7 +363,7 @@ TEST_F(Approx, NamesOfPicturesMayHoldAnyCharacter) {
   arguments.push_back(nullptr);
   const pid_t child = ::fork();
   if (child == 0) {
-    const std::string command = raffia::raffia_command();
+    const std::string command = raffia::internal::raffia_command();
     if (::chdir(directory_.c_str()) == 0 && std::freopen("/dev/null", "w", stdout) != nullptr)
       ::execv(command.c_str(), arguments.data());
     ::_exit(127);
@@ -398,4 +398,4 @@ TEST_F(Approx, PicturesThatCannotBeDrawnAreFailures) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -521,7 +521,7 @@ TEST_F(Cli, AMessageIsOneLineThatControlsNoTerminal) {
   EXPECT_NE(named.err.find("a\\nb\\x1b[31m"), std::string::npos) << named.err;
   std::ofstream(directory_ / "tokenizer.json") << R"({"kind": ")" << std::string(100000, 'x') << R"(", "version": 1})";
   for (const char* file : {"config.json", "model.safetensors"}) {
-    fs::copy_file(raffia::golden_directory() / "lm-gate" / file, directory_ / file);
+    fs::copy_file(raffia::internal::golden_directory() / "lm-gate" / file, directory_ / file);
   }
   const Result valued = raffia("generate --prompt a '" + directory_.string() + "'");
   EXPECT_EQ(valued.exit_code, 1);

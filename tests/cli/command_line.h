@@ -28,7 +28,7 @@ inline std::string contents(const std::filesystem::path& path) {
 inline Result run_raffia(const std::filesystem::path& directory, const std::string& arguments, const std::string& environment) {
   const std::filesystem::path out = directory / "out", err = directory / "err";
   const std::string line =
-      environment + " '" + raffia::raffia_command() + "' " + arguments + " >'" + out.string() + "' 2>'" + err.string() + "'";
+      environment + " '" + raffia::internal::raffia_command() + "' " + arguments + " >'" + out.string() + "' 2>'" + err.string() + "'";
   const int status = std::system(line.c_str());
   return {.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1, .out = contents(out), .err = contents(err)};
 }

@@ -14,7 +14,7 @@
 #include "support/tiny_llama.h"
 #include "support/tiny_vocabulary.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 class Import : public ::testing::Test {
@@ -133,4 +133,4 @@ TEST_F(Import, HuggingFaceIsStoredAsAsked) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

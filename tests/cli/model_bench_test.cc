@@ -38,7 +38,7 @@ class ModelBench : public testing::Test {
     EXPECT_NE(result.err.find(message), std::string::npos) << arguments << "\nsaid: " << result.err;
   }
 
-  raffia::TemporaryDirectory directory_{"model_bench_test"};
+  raffia::internal::TemporaryDirectory directory_{"model_bench_test"};
 };
 
 const std::set<std::string> kFields = {"test",
@@ -189,7 +189,7 @@ TEST_F(BenchOfADirectory, FilesOfAKilledBenchAreRemovedByTheNext) {
   const std::string in_temporary = "TMPDIR='" + temporary.string() + "' ";
   // Long enough to be killed once its directory is there.
   const auto script = directory_.write(
-      "script", "cd '" + directory_.path().string() + "'\n" + in_temporary + "'" + raffia::raffia_command() + "' " + session +
+      "script", "cd '" + directory_.path().string() + "'\n" + in_temporary + "'" + raffia::internal::raffia_command() + "' " + session +
                     "1000000 >killed 2>&1 & p=$!\n" +
                     "i=0; while [ -z \"$(ls -A temporary)\" ] && [ $i -lt 600 ]; do sleep 0.05; i=$((i + 1)); done\n" +
                     "sleep 0.3; kill -KILL $p; wait $p\n");

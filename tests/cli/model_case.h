@@ -22,7 +22,7 @@ class ModelCommand : public testing::Test {
     if (!std::filesystem::exists(copy)) {
       std::filesystem::create_directory(copy);
       for (const char* file : {"config.json", "model.safetensors"})
-        std::filesystem::copy_file(raffia::golden_directory() / golden / file, copy / file);
+        std::filesystem::copy_file(raffia::internal::golden_directory() / golden / file, copy / file);
       directory_.write(golden + "/tokenizer.json", R"({"kind": "char", "version": 1, "characters": "\n abcdefghi\u00e9"})");
     }
     return "'" + copy.string() + "'";
@@ -51,7 +51,7 @@ class ModelCommand : public testing::Test {
     EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), exit_code) << arguments << "\nsaid: " << result.err;
   }
 
-  raffia::TemporaryDirectory directory_;
+  raffia::internal::TemporaryDirectory directory_;
 };
 
 #endif  // RAFFIA_TESTS_CLI_MODEL_CASE_H_

@@ -20,7 +20,7 @@
 class Terminal {
  public:
   explicit Terminal(std::vector<std::string> arguments) {
-    const std::string command = raffia::raffia_command();
+    const std::string command = raffia::internal::raffia_command();
     arguments.insert(arguments.begin(), command);
     std::vector<char*> words;
     for (std::string& word : arguments) words.push_back(word.data());

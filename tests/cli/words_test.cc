@@ -5,7 +5,7 @@
 
 #include "cli/shared/progress.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 const std::string kWords = "step 120/12000, loss 4.1234, lr 1.00e-03, 12345 tokens/s";
@@ -29,4 +29,4 @@ TEST(BarLine, LosesWordsBeforeItLosesShareAndTimeLeft) {
 TEST(BarLine, CharactersOfSeveralBytesAreOneColumn) { EXPECT_EQ(bar_line(1, "\u00e9\u00e9\u00e9", "", 8), "100% \u00e9\u00e9"); }
 
 }  // namespace
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

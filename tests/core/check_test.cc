@@ -7,7 +7,7 @@
 
 #include "core/message.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 template <typename Call>
@@ -88,4 +88,4 @@ TEST(Message, LosesTheFunctionOrExceptionThatItBeginsWith) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

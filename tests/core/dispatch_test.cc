@@ -7,11 +7,11 @@
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia::HWY_NAMESPACE {
+namespace raffia::internal::HWY_NAMESPACE {
 
 int64_t running_target() { return HWY_TARGET; }
 
-}  // namespace raffia::HWY_NAMESPACE
+}  // namespace raffia::internal::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
@@ -20,7 +20,7 @@ HWY_AFTER_NAMESPACE();
 
 #include "raffia/isa.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 HWY_EXPORT(running_target);
@@ -64,6 +64,6 @@ TEST(Dispatch, LeavesTheChoiceOfOtherUsersOfHighwayAlone) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // HWY_ONCE

@@ -9,7 +9,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr MapKind kRandomKinds[] = {MapKind::trig, MapKind::arccos, MapKind::positive, MapKind::positive2};
@@ -207,4 +207,4 @@ TEST(FeatureMap, RefusesParametersOfAnotherShape) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -9,7 +9,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr Isa kAll[] = {Isa::scalar, Isa::neon, Isa::sse4, Isa::avx2, Isa::avx512};
@@ -81,4 +81,4 @@ TEST_F(IsaTest, ABadEnvironmentIsAnErrorAtEveryUse) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -9,7 +9,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Words = std::array<uint32_t, 4>;
@@ -227,4 +227,4 @@ TEST(DrawProjection, RefusesSizesThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

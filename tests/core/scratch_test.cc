@@ -9,7 +9,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 TEST(Scratch, ArenasAreAlignedAndApart) {
@@ -46,4 +46,4 @@ TEST(Scratch, IsPoisonedOnRequest) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

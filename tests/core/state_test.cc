@@ -10,7 +10,7 @@
 #include "raffia/error.h"
 #include "raffia/random.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr StateShape kShape{.batch = 3, .heads = 2, .features = 5, .value_dim = 4};
@@ -176,4 +176,4 @@ TEST(State, ComposeRefusesAnotherShape) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

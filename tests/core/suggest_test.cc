@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 TEST(EditDistance, CountsSwapsOfNeighboursOnce) {
@@ -30,4 +30,4 @@ TEST(Suggestion, NamesWhatIsCloseAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -11,7 +11,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // Runs `count` tasks and checks the promises of Executor::run: each task once, worker numbers below the bound, none of them twice
@@ -151,4 +151,4 @@ TEST(DefaultExecutor, IsOnePoolOverTheCpusAllowed) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -6,7 +6,7 @@
 
 #include "raffia/isa.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 int run_op(int64_t chunk) {
@@ -47,4 +47,4 @@ TEST_F(TraceTest, IsSilentByDefault) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

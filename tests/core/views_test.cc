@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -127,4 +127,4 @@ TEST(Views, ShapesPrintInBrackets) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

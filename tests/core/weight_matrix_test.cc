@@ -5,7 +5,7 @@
 
 #include "support/arrays.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 TEST(WeightMatrix, QuantizedRowsAreWithinHalfAScale) {
@@ -71,4 +71,4 @@ TEST(WeightMatrix, RefusesWeightsThatAreNotFinite) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -14,7 +14,7 @@
 #include "raffia/error.h"
 #include "raffia/random.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr float kNoWeight = -std::numeric_limits<float>::infinity();
@@ -315,4 +315,4 @@ TEST(WindowState, KindsHaveNames) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -4,7 +4,7 @@
 #include "estimators/windowed_states.h"
 #include "raffia/eva.h"
 
-namespace raffia::windowed_tests {
+namespace raffia::internal::windowed_tests {
 namespace {
 
 struct Eva {
@@ -191,4 +191,4 @@ TEST(CausalEva, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace raffia::windowed_tests
+}  // namespace raffia::internal::windowed_tests

@@ -4,7 +4,7 @@
 #include "estimators/windowed_states.h"
 #include "raffia/lara.h"
 
-namespace raffia::windowed_tests {
+namespace raffia::internal::windowed_tests {
 namespace {
 
 struct Lara {
@@ -208,4 +208,4 @@ TEST(CausalLara, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace raffia::windowed_tests
+}  // namespace raffia::internal::windowed_tests

@@ -10,7 +10,7 @@
 
 #include "support/arrays.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 std::string refusal_of_text(const std::string& text) {
@@ -557,4 +557,4 @@ TEST(Attend, RefusesFormsThatAKindHasNot) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -9,7 +9,7 @@
 #include "raffia/reference_sampled.h"
 #include "raffia/threads.h"
 
-namespace raffia::sampled_tests {
+namespace raffia::internal::sampled_tests {
 namespace {
 
 EvaOptions options_of(const Case& c, EvaOptions options) {
@@ -330,4 +330,4 @@ TEST(Eva, RefusesWhatDoesNotFitAndWritesNothing) {
 }
 
 }  // namespace
-}  // namespace raffia::sampled_tests
+}  // namespace raffia::internal::sampled_tests

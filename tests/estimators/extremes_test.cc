@@ -9,7 +9,7 @@
 #include "raffia/reference.h"
 #include "support/arrays.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr int64_t kLength = 40, kDim = 12, kValues = 20, kAt = 21;  // the NaN sits in the middle of the second chunk
@@ -155,4 +155,4 @@ TEST(Extremes, RefusedCallsWriteNothing) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

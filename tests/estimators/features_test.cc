@@ -9,7 +9,7 @@
 #include "estimators/linear_expected.h"
 #include "raffia/threads.h"
 
-namespace raffia::linear_tests {
+namespace raffia::internal::linear_tests {
 namespace {
 
 struct FeatureCase {
@@ -66,7 +66,7 @@ void expect_features(const FeatureCase& c) {
   for (int64_t b = 0; b < c.shape[0]; ++b) {
     for (int64_t t = 0; t < c.shape[1]; ++t) {
       for (int64_t h = 0; h < c.shape[2]; ++h) {
-        const Features row = features_of(map, h / group, reference::row(c.x_view(), b, t, h));
+        const Features row = features_of(map, h / group, twins::row(c.x_view(), b, t, h));
         expected.insert(expected.end(), row.values.begin(), row.values.end());
         for (double deviation : row.deviations) bounds.push_back(kUnit * kDeviations * deviation);
       }
@@ -86,7 +86,7 @@ void expect_gradients(const FeatureCase& c) {
                       std::sqrt(static_cast<double>(c.shape[0] * c.shape[1] * c.shape[2])) + 16;
   double slope = 0;  // deviation of a feature beside the greatest one of its row
   for (int64_t t = 0; t < c.shape[1]; ++t) {
-    const Features row = features_of(map, 0, reference::row(c.x_view(), 0, t, 0));
+    const Features row = features_of(map, 0, twins::row(c.x_view(), 0, t, 0));
     double greatest = 1e-30, deviation = 0;
     for (size_t f = 0; f < row.values.size(); ++f) {
       greatest = std::max(greatest, std::abs(row.values[f]));
@@ -99,13 +99,13 @@ void expect_gradients(const FeatureCase& c) {
   double radial = 0;
   if (c.map.kind() == MapKind::trig || c.map.kind() == MapKind::arccos) {
     for (int64_t t = 0; t < c.shape[1]; ++t) {
-      const std::vector<double> x = reference::row(c.x_view(), 0, t, 0);
+      const std::vector<double> x = twins::row(c.x_view(), 0, t, 0);
       double terms = 0;
       for (int64_t i = 0; i < c.map.rows(); ++i) {
         const double slope_at = c.dphi_view()(0, t, 0, i) * map.sigma[0] * map.draws[static_cast<size_t>(i * c.map.dim())];
         terms += square(slope_at) / static_cast<double>(c.map.rows());
       }
-      radial = std::max(radial, std::sqrt(terms / std::max(reference::dot(x, x), 1e-12)));
+      radial = std::max(radial, std::sqrt(terms / std::max(twins::dot(x, x), 1e-12)));
     }
   }
   const auto expect_near = [&](std::span<const float> found, std::span<const double> expected, const char* what) {
@@ -254,4 +254,4 @@ TEST(ApplyFeatures, NamesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace raffia::linear_tests
+}  // namespace raffia::internal::linear_tests

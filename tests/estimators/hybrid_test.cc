@@ -15,7 +15,7 @@
 #include "raffia/reference_sampled.h"
 #include "support/arrays.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 struct Shape {
@@ -654,4 +654,4 @@ TEST(Hybrid, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -10,7 +10,7 @@
 #include "raffia/reference_sampled.h"
 #include "raffia/threads.h"
 
-namespace raffia::sampled_tests {
+namespace raffia::internal::sampled_tests {
 namespace {
 
 LaraOptions options_of(const Case& c, LaraOptions options) {
@@ -478,4 +478,4 @@ TEST(Lara, RefusesWhatDoesNotFitAndWritesNothing) {
 }
 
 }  // namespace
-}  // namespace raffia::sampled_tests
+}  // namespace raffia::internal::sampled_tests

@@ -7,7 +7,7 @@
 #include "estimators/linear_expected.h"
 #include "raffia/threads.h"
 
-namespace raffia::linear_tests {
+namespace raffia::internal::linear_tests {
 namespace {
 
 // Gradients of every input. Rows are NaN before; parameters are added to, so they start at 0.
@@ -637,4 +637,4 @@ TEST(RfaGradients, QueriesAndKeysMayDifferInNumber) {
 }
 
 }  // namespace
-}  // namespace raffia::linear_tests
+}  // namespace raffia::internal::linear_tests

@@ -13,7 +13,7 @@
 #include "raffia/reference.h"
 #include "support/arrays.h"
 
-namespace raffia::linear_tests {
+namespace raffia::internal::linear_tests {
 
 enum class Op { rfa, causal, gated };
 constexpr Op kOps[] = {Op::rfa, Op::causal, Op::gated};
@@ -214,6 +214,6 @@ inline void expect_same_bits(const Outcome& a, const Outcome& b, const std::stri
   EXPECT_EQ(a.report.clamped, b.report.clamped) << what;
 }
 
-}  // namespace raffia::linear_tests
+}  // namespace raffia::internal::linear_tests
 
 #endif  // RAFFIA_TESTS_ESTIMATORS_LINEAR_CASE_H_

@@ -22,7 +22,7 @@
 #include "reference/recurrence.h"
 #include "reference/rows.h"
 
-namespace raffia::linear_tests {
+namespace raffia::internal::linear_tests {
 
 inline constexpr double kDeviations = 6;
 inline constexpr double kFlushed = 0x1p-126 / kUnit;              // smaller numbers may be 0, in units of u
@@ -45,7 +45,7 @@ inline Features features_of(const reference::Map& map, int64_t head, std::span<c
   }
   const bool unit = map.kind == MapKind::trig || map.kind == MapKind::arccos;
   const bool exponential = map.kind == MapKind::positive || map.kind == MapKind::positive2;
-  const double squares = reference::dot(x, x);
+  const double squares = twins::dot(x, x);
   const double scale = unit ? 1 / std::max(std::sqrt(squares), 1e-6) : exponential ? std::pow(map.dim, -0.25) : 1;
   const double root = std::sqrt(static_cast<double>(map.dim)) + 2, norm = 1 / std::sqrt(static_cast<double>(map.rows));
   for (int64_t i = 0; i < map.rows; ++i) {
@@ -100,7 +100,7 @@ class BoundedMemory {
     log_decay = state.log_decay(entry, head);
   }
 
-  void fold(const reference::Gate& gate, const Features& phi, std::span<const double> v) {
+  void fold(const twins::Gate& gate, const Features& phi, std::span<const double> v) {
     const double chunk = std::sqrt(static_cast<double>(phi.values.size())) + 4 + write_;
     for (size_t f = 0; f < phi.values.size(); ++f) {
       const double deviation = phi.deviations[f] + chunk * std::abs(phi.values[f]);
@@ -186,11 +186,11 @@ inline Expected expected_of(const Case& c) {
       break;
   }
 
-  const double eps = reference::eps_of(map, c.options);
+  const double eps = twins::eps_of(map, c.options);
   const bool causal = c.shape.op != Op::rfa;
   const auto bound_row = [&](const BoundedMemory& memory, int64_t b, int64_t t, int64_t h) {
     const int64_t g = h / (c.shape.heads / c.shape.groups);
-    const BoundedMemory::Read read = memory.read(features_of(map, g, reference::row(q, b, t, h)));
+    const BoundedMemory::Read read = memory.read(features_of(map, g, twins::row(q, b, t, h)));
     const double n = read.values.back(), floor = eps * memory.mass;
     const double n_error = kUnit * kDeviations * std::sqrt(read.variances.back());
     const bool clamped = n < floor || n <= 0;
@@ -212,17 +212,17 @@ inline Expected expected_of(const Case& c) {
     }
   };
 
-  const std::vector<reference::Sequence> sequences =
-      reference::sequences_of(c.options.layout, c.shape.batch, c.shape.query_length(), c.shape.length);
+  const std::vector<twins::Sequence> sequences =
+      twins::sequences_of(c.options.layout, c.shape.batch, c.shape.query_length(), c.shape.length);
   for (size_t n = 0; n < sequences.size(); ++n) {
-    const reference::Sequence& s = sequences[n];
+    const twins::Sequence& s = sequences[n];
     for (int64_t g = 0; g < c.shape.groups; ++g) {
       const int64_t group = c.shape.heads / c.shape.groups, entry = causal ? static_cast<int64_t>(n) : 0;
       BoundedMemory memory(causal ? c.initial : c.empty_state(1), entry, g, c.shape.op == Op::gated);
       for (int64_t t = s.first_key; t < s.first_key + s.keys; ++t) {
-        if (!reference::takes_part(c.options.layout, s.batch, t)) continue;
-        memory.fold(reference::gate_of(c.gate_view(), s.batch, t, g), features_of(map, g, reference::row(k, s.batch, t, g)),
-                    reference::row(v, s.batch, t, g));
+        if (!twins::takes_part(c.options.layout, s.batch, t)) continue;
+        memory.fold(twins::gate_of(c.gate_view(), s.batch, t, g), features_of(map, g, twins::row(k, s.batch, t, g)),
+                    twins::row(v, s.batch, t, g));
         for (int64_t h = g * group; causal && h < (g + 1) * group; ++h) bound_row(memory, s.batch, t, h);
       }
       for (int64_t t = s.first_query; !causal && t < s.first_query + s.queries; ++t) {
@@ -285,6 +285,6 @@ inline void expect_matches_twin(const Case& c, const How& how = {}) {
   for_each_isa([&] { expect_matches(c, run(c, how), expected); });
 }
 
-}  // namespace raffia::linear_tests
+}  // namespace raffia::internal::linear_tests
 
 #endif  // RAFFIA_TESTS_ESTIMATORS_LINEAR_EXPECTED_H_

@@ -7,7 +7,7 @@
 
 #include "estimators/linear_case.h"
 
-namespace raffia::linear_tests {
+namespace raffia::internal::linear_tests {
 namespace {
 
 // One call with everything right, of which a test spoils one part.
@@ -235,4 +235,4 @@ TEST(ReadState, NamesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace raffia::linear_tests
+}  // namespace raffia::internal::linear_tests

@@ -8,7 +8,7 @@
 #include "estimators/linear_expected.h"
 #include "raffia/threads.h"
 
-namespace raffia::linear_tests {
+namespace raffia::internal::linear_tests {
 namespace {
 
 constexpr int64_t kDims[] = {1, 3, 60, 64, 100, 128};
@@ -451,4 +451,4 @@ TEST(CausalAttention, MassCountsTokens) {
 }
 
 }  // namespace
-}  // namespace raffia::linear_tests
+}  // namespace raffia::internal::linear_tests

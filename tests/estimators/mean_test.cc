@@ -13,7 +13,7 @@
 #include "raffia/reference.h"
 #include "support/arrays.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 const Estimator kMean = parse_estimator("mean");
@@ -349,4 +349,4 @@ TEST(Mean, SaysWhatItIs) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -7,7 +7,7 @@
 #include "reference/layers.h"
 #include "support/arrays.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr WeightType kTypes[] = {WeightType::f32, WeightType::bf16, WeightType::int8};
@@ -88,7 +88,7 @@ void expect_matches_reference(const Layer& layer, int64_t tokens) {
   const View2 x = rows_with_gap(values, tokens, columns);
   const std::vector<float> found = product(layer, x);
   std::vector<double> expected(static_cast<size_t>(tokens * rows));
-  reference::linear(x, layer.exact(), layer.bias_view(), MutView2(expected.data(), {tokens, rows}));
+  twins::linear(x, layer.exact(), layer.bias_view(), MutView2(expected.data(), {tokens, rows}));
   for (int64_t n = 0; n < tokens; ++n) {
     for (int64_t o = 0; o < rows; ++o) {
       // A product and a sum round once for each column, the scale and the bias twice more: relative to the sum of magnitudes.
@@ -213,4 +213,4 @@ TEST(Linear, RefusesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -8,7 +8,7 @@
 #include "raffia/reference_sampled.h"
 #include "raffia/threads.h"
 
-namespace raffia::sampled_tests {
+namespace raffia::internal::sampled_tests {
 namespace {
 
 RaOptions options_of(const Case& c, RaOptions options) {
@@ -270,4 +270,4 @@ TEST(Ra, RefusesWhatDoesNotFitAndWritesNothing) {
 }
 
 }  // namespace
-}  // namespace raffia::sampled_tests
+}  // namespace raffia::internal::sampled_tests

@@ -12,7 +12,7 @@
 #include "support/refusal.h"
 #include "support/temporary_directory.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr int64_t kLength = 75, kHeads = 4, kKeyHeads = 2, kDim = 8, kValueDim = 8;
@@ -287,4 +287,4 @@ TEST(KeyCache, GoesBackToAnEarlierToken) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -16,7 +16,7 @@
 #include "raffia/lara.h"
 #include "support/arrays.h"
 
-namespace raffia::sampled_tests {
+namespace raffia::internal::sampled_tests {
 
 constexpr int64_t kLengths[] = {0, 1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200};
 
@@ -182,6 +182,6 @@ Gradients differences(const Case& c, const Twin& twin) {
   return gradients;
 }
 
-}  // namespace raffia::sampled_tests
+}  // namespace raffia::internal::sampled_tests
 
 #endif  // RAFFIA_TESTS_ESTIMATORS_SAMPLED_CASE_H_

@@ -8,7 +8,7 @@
 #include "raffia/error.h"
 #include "raffia/threads.h"
 
-namespace raffia::softmax_tests {
+namespace raffia::internal::softmax_tests {
 namespace {
 
 template <typename T>
@@ -237,4 +237,4 @@ TEST(SoftmaxBackward, RefusesGradientsOfAnotherShape) {
 }
 
 }  // namespace
-}  // namespace raffia::softmax_tests
+}  // namespace raffia::internal::softmax_tests

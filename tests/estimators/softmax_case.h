@@ -16,7 +16,7 @@
 #include "raffia/isa.h"
 #include "raffia/reference.h"
 
-namespace raffia::softmax_tests {
+namespace raffia::internal::softmax_tests {
 
 constexpr double kUnit = 0x1p-24;  // unit roundoff of fp32
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -149,6 +149,6 @@ inline Outputs forward(const Case& c, int threads = 0, Executor* executor = null
   return outputs;
 }
 
-}  // namespace raffia::softmax_tests
+}  // namespace raffia::internal::softmax_tests
 
 #endif  // RAFFIA_TESTS_ESTIMATORS_SOFTMAX_CASE_H_

@@ -12,7 +12,7 @@
 
 #include "support/arrays.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // Keys that query i sees, by definition.
@@ -266,4 +266,4 @@ TEST(SoftmaxPart, WithoutValuesGivesLogsumexpAndItsGradient) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -7,7 +7,7 @@
 #include "raffia/error.h"
 #include "raffia/threads.h"
 
-namespace raffia::softmax_tests {
+namespace raffia::internal::softmax_tests {
 namespace {
 
 // `c` has one query per session; `keys` is the capacity of its caches.
@@ -145,4 +145,4 @@ TEST(SoftmaxStep, RefusesLengthsPastTheCapacity) {
 }
 
 }  // namespace
-}  // namespace raffia::softmax_tests
+}  // namespace raffia::internal::softmax_tests

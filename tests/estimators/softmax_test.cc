@@ -8,7 +8,7 @@
 #include "raffia/error.h"
 #include "raffia/threads.h"
 
-namespace raffia::softmax_tests {
+namespace raffia::internal::softmax_tests {
 namespace {
 
 void expect_close(const std::vector<float>& found, const std::vector<double>& expected, double tolerance,
@@ -268,4 +268,4 @@ TEST(SoftmaxAttention, RefusesShapesThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace raffia::softmax_tests
+}  // namespace raffia::internal::softmax_tests

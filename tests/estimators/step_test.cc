@@ -7,7 +7,7 @@
 #include "estimators/linear_expected.h"
 #include "raffia/threads.h"
 
-namespace raffia::linear_tests {
+namespace raffia::internal::linear_tests {
 namespace {
 
 // Token t of [B, T, H, D] as [B, H, D].
@@ -232,4 +232,4 @@ TEST(GatedStep, NamesWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace raffia::linear_tests
+}  // namespace raffia::internal::linear_tests

@@ -19,7 +19,7 @@
 #include "raffia/window_state.h"
 #include "support/arrays.h"
 
-namespace raffia::windowed_tests {
+namespace raffia::internal::windowed_tests {
 
 struct Shape {
   int64_t length = 40, batch = 1, heads = 1, groups = 1, dim = 5, value_dim = 6;
@@ -448,6 +448,6 @@ void sessions_at_different_positions_step_together() {
   for (size_t b = 0; b < 4; ++b) EXPECT_EQ(apart[b], together[b]);
 }
 
-}  // namespace raffia::windowed_tests
+}  // namespace raffia::internal::windowed_tests
 
 #endif  // RAFFIA_TESTS_ESTIMATORS_WINDOWED_CASE_H_

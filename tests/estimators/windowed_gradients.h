@@ -9,7 +9,7 @@
 
 #include "estimators/windowed_case.h"
 
-namespace raffia::windowed_tests {
+namespace raffia::internal::windowed_tests {
 
 template <class Op>
 struct Gradients {
@@ -225,6 +225,6 @@ void extremes_stay_finite_and_in_the_hull() {
   });
 }
 
-}  // namespace raffia::windowed_tests
+}  // namespace raffia::internal::windowed_tests
 
 #endif  // RAFFIA_TESTS_ESTIMATORS_WINDOWED_GRADIENTS_H_

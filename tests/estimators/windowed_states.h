@@ -10,7 +10,7 @@
 #include "estimators/windowed_case.h"
 #include "raffia/random.h"
 
-namespace raffia::windowed_tests {
+namespace raffia::internal::windowed_tests {
 
 // A state made with small_options() and past its first windows is refused with `options`, by every function that takes one, and
 // is left as it was.
@@ -124,6 +124,6 @@ void later_tokens_read_the_rows_of_the_state() {
   expect_near(continued(true, true), continued(true, false), c.out_error(), "steps and chunks");
 }
 
-}  // namespace raffia::windowed_tests
+}  // namespace raffia::internal::windowed_tests
 
 #endif  // RAFFIA_TESTS_ESTIMATORS_WINDOWED_STATES_H_

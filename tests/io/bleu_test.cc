@@ -8,7 +8,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Texts = std::vector<std::string>;
@@ -104,4 +104,4 @@ TEST(Bleu, UnequalNumbersOfSentencesAreRefused) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -13,7 +13,7 @@
 #include "support/refusal.h"
 #include "support/temporary_directory.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Strings = std::vector<std::string>;
@@ -253,4 +253,4 @@ TEST(LabelledImages, CifarFilesFollowEachOther) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

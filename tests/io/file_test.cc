@@ -15,7 +15,7 @@
 #include "raffia/error.h"
 #include "support/temporary_directory.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -151,4 +151,4 @@ TEST(MappedFileDeathTest, AFileThatIsCutShortIsNamedInOneLine) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -21,7 +21,7 @@
 #include "support/tiny_llama.h"
 #include "support/tiny_vocabulary.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -316,4 +316,4 @@ TEST(NewModelDirectory, AppearsWholeOrNotAtAll) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -11,7 +11,7 @@
 #include "raffia/tokenizer.h"
 #include "support/refusal.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 std::string nested(size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); }
@@ -65,4 +65,4 @@ TEST(Json, OnlyUnknownFieldsThatResembleAKnownOneAreMisspelled) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -17,7 +17,7 @@
 #include "support/refusal.h"
 #include "support/temporary_directory.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 ModelConfig language_model() {
@@ -287,4 +287,4 @@ TEST(ModelConfig, EstimatorsAreOneForAllOrOnePerLayer) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -11,7 +11,7 @@
 #include "support/paths.h"
 #include "support/temporary_directory.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -70,4 +70,4 @@ TEST(ModelDirectory, ChecksumOfAnOldConfigurationIsThatOfItsFile) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

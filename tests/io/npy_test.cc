@@ -15,7 +15,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -214,4 +214,4 @@ TEST(NpyFile, IsReadFromDiskAndErrorsNameIt) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

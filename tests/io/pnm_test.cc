@@ -8,7 +8,7 @@
 #include "raffia/error.h"
 #include "support/refusal.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using namespace std::string_literals;
@@ -48,4 +48,4 @@ TEST(Pnm, WhatIsNoImageIsRefusedWithItsPlace) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

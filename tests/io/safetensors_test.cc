@@ -13,7 +13,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -273,4 +273,4 @@ TEST_F(SafetensorsFile, ARefusedWriteLeavesTheOldFile) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

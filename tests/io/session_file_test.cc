@@ -16,7 +16,7 @@
 #include "support/paths.h"
 #include "support/refusal.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -192,4 +192,4 @@ TEST(SessionFile, Version1IsReadAndLaterVersionsAreRefused) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

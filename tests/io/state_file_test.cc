@@ -17,7 +17,7 @@
 #include "raffia/random.h"
 #include "raffia/state.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -329,4 +329,4 @@ TEST_F(StateFile, AHoleOfManyGigabytesIsNotRead) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -18,7 +18,7 @@
 #include "support/refusal.h"
 #include "support/temporary_directory.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // The borders of Table 3-7 of the Unicode standard.
@@ -141,4 +141,4 @@ TEST(Text, NumbersAreGroupedByThousands) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

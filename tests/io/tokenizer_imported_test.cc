@@ -18,7 +18,7 @@
 #include "support/temporary_directory.h"
 #include "support/tiny_vocabulary.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -308,4 +308,4 @@ TEST(ImportedTokenizers, Stories260kSpellsItsOwnPrompt) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -14,7 +14,7 @@
 #include "support/refusal.h"
 #include "support/temporary_directory.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -287,4 +287,4 @@ TEST(Tokenizer, ModelsOfPiecesThatReplaceCharactersAreRefused) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

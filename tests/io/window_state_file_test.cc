@@ -22,7 +22,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -440,4 +440,4 @@ TEST_F(WindowStateFile, RefusesTruncatedAndCorruptFiles) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -8,7 +8,7 @@
 #include "io/tokenizers/unicode_classes.h"
 #include "raffia/random.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Words = std::vector<std::string_view>;
@@ -103,4 +103,4 @@ TEST(WordSplits, WordsSideBySideAreTheText) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -9,7 +9,7 @@
 #include "reference/layers.h"
 #include "support/arrays.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr int64_t kColumns[] = {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 100, 512};
@@ -80,7 +80,7 @@ TEST(LayerNorm, EqualsReference) {
         const std::vector<float> bias = normals(biased ? static_cast<size_t>(columns) : 0, 3);
         const Matrix y = run([&](View2 in, MutView2 out) { layer_norm(in, weight, bias, 1e-5f, out); }, x);
         Expected expected(x);
-        reference::layer_norm(x.view(), View1(weight.data(), {columns}), biased ? View1(bias.data(), {columns}) : View1(), 1e-5f,
+        twins::layer_norm(x.view(), View1(weight.data(), {columns}), biased ? View1(bias.data(), {columns}) : View1(), 1e-5f,
                               expected.out());
         for (int64_t t = 0; t < 3; ++t) {
           const double count = static_cast<double>(columns);
@@ -117,7 +117,7 @@ TEST(RmsNorm, EqualsReference) {
       const std::vector<float> weight = normals(static_cast<size_t>(columns), 5);
       const Matrix y = run([&](View2 in, MutView2 out) { rms_norm(in, weight, 1e-5f, out); }, x);
       Expected expected(x);
-      reference::rms_norm(x.view(), View1(weight.data(), {columns}), 1e-5f, expected.out());
+      twins::rms_norm(x.view(), View1(weight.data(), {columns}), 1e-5f, expected.out());
       for (int64_t t = 0; t < 3; ++t) {
         for (int64_t i = 0; i < columns; ++i) {
           ASSERT_LE(std::abs(y.view()(t, i) - expected(t, i)), rms_error(columns) * std::abs(expected(t, i))) << columns;
@@ -155,7 +155,7 @@ TEST(Gelu, IsWithinItsBoundOverADenseGrid) {
     for (int64_t i = 0; i < columns; ++i) x.row(0)[i] = -12.0f + 0.001f * static_cast<float>(i);
     const Matrix y = run(gelu, x);
     Expected expected(x);
-    reference::gelu(x.view(), expected.out());
+    twins::gelu(x.view(), expected.out());
     for (int64_t i = 0; i < columns; ++i) {
       const double found = y.view()(0, i), size = std::abs(x.view()(0, i));
       ASSERT_LE(std::abs(found - expected(0, i)), 1e-7 + kUnit * std::abs(expected(0, i))) << x.row(0)[i];
@@ -196,7 +196,7 @@ TEST(Swiglu, EqualsReference) {
       Matrix y(3, columns, -1.0f);
       Expected expected(gate);
       swiglu(gate.view(), up.view(), y.out());
-      reference::swiglu(gate.view(), up.view(), expected.out());
+      twins::swiglu(gate.view(), up.view(), expected.out());
       for (int64_t t = 0; t < 3; ++t) {
         for (int64_t i = 0; i < columns; ++i) {
           // 4 of e^x, then a sum, a quotient and two products. e^x is 0 below -87.3.
@@ -238,7 +238,7 @@ TEST(Rotary, EqualsReferenceAtAnyPosition) {
           rotary.fill(position + t, std::span(turns).subspan(static_cast<size_t>(t * dim), static_cast<size_t>(dim)));
         }
         rotate(in, View2(turns.data(), {tokens, dim}), MutView3(y.data(), shape));
-        reference::rotary(in, position, 10000.0, MutView3(expected.data(), shape));
+        twins::rotary(in, position, 10000.0, MutView3(expected.data(), shape));
         for (int64_t t = 0, at = 0; t < tokens; ++t) {
           for (int64_t h = 0; h < heads; ++h) {
             for (int64_t i = 0; i < dim; ++i, ++at) {
@@ -277,7 +277,7 @@ TEST(ShortConvolution, EqualsReferenceAndGoesOnWhereItStopped) {
         const Matrix by_tap = transposed(weight);
         const Matrix history = Matrix::random(taps - 1, columns, 16);
         Expected expected(x);
-        reference::short_convolution(x.view(), weight.view(), history.view(), expected.out());
+        twins::short_convolution(x.view(), weight.view(), history.view(), expected.out());
         Matrix whole(tokens, columns, -1.0f), after = history;
         short_convolution(x.view(), by_tap.view(), after.out(), whole.out());
         for (int64_t t = 0; t < tokens; ++t) {
@@ -335,4 +335,4 @@ TEST(LayerOps, RefuseWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -10,7 +10,7 @@
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
-namespace raffia {
+namespace raffia::internal {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -49,7 +49,7 @@ void gate_array(const float* x, size_t count, float* keep, float* write, float* 
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace raffia
+}  // namespace raffia::internal
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
@@ -61,7 +61,7 @@ HWY_AFTER_NAMESPACE();
 #include "core/dispatch.h"
 #include "support/arrays.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 HWY_EXPORT(exp_array);
@@ -239,5 +239,5 @@ TEST(Gate, IsExactForHardLogits) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal
 #endif  // HWY_ONCE

@@ -4,6 +4,9 @@
 #include "reference/terms.h"
 
 namespace raffia::reference {
+
+using namespace internal;
+using namespace internal::twins;
 namespace {
 
 TwinOp eva(EvaOptions options) {

@@ -4,6 +4,8 @@
 #include "reference/terms.h"
 
 namespace raffia::reference {
+
+using namespace internal::twins;
 namespace {
 
 constexpr double kRounding = 1e-13;  // of some 30 terms with logits below 10

@@ -4,6 +4,9 @@
 #include "reference/terms.h"
 
 namespace raffia::reference {
+
+using namespace internal;
+using namespace internal::twins;
 namespace {
 
 constexpr Proposals kAllProposals[] = {Proposals::chunk_mean, Proposals::qk_mixed, Proposals::standard};

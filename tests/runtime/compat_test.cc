@@ -12,7 +12,7 @@
 #include "support/paths.h"
 #include "support/temporary_directory.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 std::filesystem::path old_directory() { return golden_directory().parent_path() / "compat" / "0.1"; }
@@ -80,4 +80,4 @@ TEST(OldState, LoadsAsAMemory) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -4,7 +4,7 @@
 #include "raffia/error.h"
 #include "raffia/session.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // As many ids as the golden model; id n writes a text of its own choice.
@@ -129,4 +129,4 @@ TEST_F(Generate, BadOptionsAreRefused) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -14,7 +14,7 @@
 #include "raffia/model.h"
 #include "support/paths.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // Names that begin with one of the prefixes ("lm-", "llama-"), sorted.
 inline std::vector<std::string> golden_names(const std::vector<std::string>& prefixes) {
@@ -77,6 +77,6 @@ class GoldenAnswer {
   Safetensors file_;
 };
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_TESTS_RUNTIME_GOLDEN_H_

@@ -8,7 +8,7 @@
 
 #include "raffia/session.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr float kTolerance = 1e-4F;      // of logits of order 1 to 10: fp32 sums in another order
@@ -116,4 +116,4 @@ TEST(GoldenClassifier, LaraReadsMeansWhereItsModelLeavesItOpen) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

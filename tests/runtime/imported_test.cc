@@ -21,7 +21,7 @@
 #include "support/tiny_llama.h"
 #include "support/tiny_vocabulary.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -211,4 +211,4 @@ TEST(ImportedModel, Stories260kContinuesAsPublished) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

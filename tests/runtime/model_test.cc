@@ -17,7 +17,7 @@
 #include "support/refusal.h"
 #include "support/temporary_directory.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 struct OwnedTensor {
@@ -351,4 +351,4 @@ TEST(Model, FingerprintsDifferWithAnyByteOfTheWeights) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -11,7 +11,7 @@
 #include "runtime/random_weights.h"
 #include "support/refusal.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 const std::vector<std::string> kAllTasks = {"lm-", "llama-", "translate-", "classify-", "pairs-", "image-"};
@@ -115,4 +115,4 @@ TEST(PlannedWeights, AreRefusedIfTheFileHasOthers) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

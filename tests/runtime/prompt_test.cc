@@ -17,7 +17,7 @@
 #include "runtime/random_weights.h"
 #include "support/tiny_vocabulary.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Ids = std::vector<int32_t>;
@@ -184,4 +184,4 @@ TEST(SessionPrefill, AModelWithoutATokenizerReadsNoText) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -9,7 +9,7 @@
 #include "raffia/session.h"
 #include "runtime/session_at_depth.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using runtime::random_weights;
@@ -46,4 +46,4 @@ TEST(SessionAtDepth, HasTheSizeOfOneThatReadThatFar) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -7,7 +7,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using runtime::choose;
@@ -99,4 +99,4 @@ TEST(Sampler, OptionsOutOfRangeAreRefused) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

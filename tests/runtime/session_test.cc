@@ -20,7 +20,7 @@
 #include "support/refusal.h"
 #include "support/temporary_directory.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 std::vector<int32_t> random_ids(int64_t vocabulary, size_t count, uint32_t seed) {
@@ -401,4 +401,4 @@ TEST(PrefixCache, CountsAllThatItHolds) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -12,7 +12,7 @@
 #include "io/tokenizers/tokenizer_scored.h"
 #include "support/tiny_vocabulary.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 std::vector<std::shared_ptr<const Tokenizer>> tokenizers() {
@@ -70,4 +70,4 @@ TEST(TextStream, TheRestIsAnIncompleteCharacter) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

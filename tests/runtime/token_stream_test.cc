@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace raffia::runtime {
+namespace raffia::internal::runtime {
 namespace {
 
 std::string text_of(size_t size) {
@@ -106,4 +106,4 @@ TEST(TokenStream, OnlyATextThatBeginsHasAnOpening) {
 }
 
 }  // namespace
-}  // namespace raffia::runtime
+}  // namespace raffia::internal::runtime

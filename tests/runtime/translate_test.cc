@@ -6,7 +6,7 @@
 #include "raffia/error.h"
 #include "raffia/tokenizer.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // Log probability of a translation and its end, by one pass over all of it.
@@ -105,4 +105,4 @@ TEST(Translate, BadCallsAreRefused) {
 }
 
 }  // namespace
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -16,7 +16,7 @@
 #include "raffia/random.h"
 #include "raffia/views.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 inline constexpr double kUnit = 0x1p-24;  // unit roundoff of fp32
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -86,6 +86,6 @@ std::string refusal_of(const Body& body) {
   return "";
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_TESTS_SUPPORT_ARRAYS_H_

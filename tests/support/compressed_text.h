@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace raffia {
+namespace raffia::internal {
 
 // "two\nlines\n", compressed by gzip and by xz.
 inline constexpr std::string_view kGzip(
@@ -16,6 +16,6 @@ inline constexpr std::string_view kXz(
     "\x00\x00\x00\x04\x59\x5A",
     68);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_TESTS_SUPPORT_COMPRESSED_TEXT_H_

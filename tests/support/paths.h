@@ -6,11 +6,11 @@
 #include <filesystem>
 #include <string>
 
-namespace raffia {
+namespace raffia::internal {
 
 std::string raffia_command();              // the built `raffia`; empty where commands are not built
 std::filesystem::path golden_directory();  // tests/golden
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_TESTS_SUPPORT_PATHS_H_

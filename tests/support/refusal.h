@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace raffia {
+namespace raffia::internal {
 
 // The message of the Exception that call() throws, or "accepted".
 template <typename Exception, typename Call>
@@ -17,6 +17,6 @@ std::string refusal(const Call& call) {
   return "accepted";
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_TESTS_SUPPORT_REFUSAL_H_

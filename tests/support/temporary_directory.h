@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace raffia {
+namespace raffia::internal {
 
 class TemporaryDirectory {
  public:
@@ -34,6 +34,6 @@ class TemporaryDirectory {
   std::filesystem::path path_;
 };
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_TESTS_SUPPORT_TEMPORARY_DIRECTORY_H_

@@ -19,7 +19,7 @@
 #include "raffia/random.h"
 #include "raffia/views.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 struct TinyLlama {
   int32_t width = 16, ffn = 24, layers = 2, heads = 4, kv_heads = 2, vocabulary = 263, length = 8;
@@ -156,6 +156,6 @@ struct TinyLlama {
   }
 };
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_TESTS_SUPPORT_TINY_LLAMA_H_

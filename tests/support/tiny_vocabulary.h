@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace raffia {
+namespace raffia::internal {
 
 // tok.bin of llama2.c.
 inline std::string tok_bin(const std::vector<std::pair<std::string, float>>& pieces) {
@@ -138,6 +138,6 @@ inline nlohmann::ordered_json hf_marks(const std::vector<std::string>& character
             {"merges", pairs}}}};
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_TESTS_SUPPORT_TINY_VOCABULARY_H_

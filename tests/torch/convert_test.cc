@@ -10,7 +10,7 @@
 #include "torch/libtorch.h"
 #include "torch/nn_case.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 constexpr int64_t kVocabulary = 24;
@@ -28,14 +28,14 @@ ModelConfig softmax_config() {
 std::shared_ptr<nn::LanguageModelImpl> make_source() {
   torch::manual_seed(3);
   auto model = std::make_shared<nn::LanguageModelImpl>(softmax_config());
-  nn::disturb(*model, 0.4);
+  raffia::nn::disturb(*model, 0.4);
   model->eval();
   return model;
 }
 
 std::vector<int32_t> text(int64_t length) {
   torch::manual_seed(4);
-  const at::Tensor ids = nn::random_ids(1, length, kVocabulary).to(at::kInt);
+  const at::Tensor ids = raffia::nn::random_ids(1, length, kVocabulary).to(at::kInt);
   return {ids.data_ptr<int32_t>(), ids.data_ptr<int32_t>() + length};
 }
 
@@ -68,10 +68,10 @@ TEST(Convert, KeepsEveryWeightOfTheSource) {
 TEST(Convert, AWindowAsLongAsTheTextIsTheSameModel) {
   const at::NoGradGuard no_grad;
   const auto source = make_source();
-  const at::Tensor ids = nn::random_ids(2, 20, kVocabulary);
+  const at::Tensor ids = raffia::nn::random_ids(2, 20, kVocabulary);
   for (const std::vector<std::string>& to : {std::vector<std::string>{"window:window=32"}, {"softmax", "eva:window=32"}}) {
     const auto converted = make_converted(*source, converted_config(source->config(), parsed(to), 1));
-    EXPECT_LT(nn::relative_difference(converted->forward(ids), source->forward(ids)), 1e-5) << to.back();
+    EXPECT_LT(raffia::nn::relative_difference(converted->forward(ids), source->forward(ids)), 1e-5) << to.back();
   }
 }
 
@@ -90,7 +90,7 @@ class Fitted : public testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(All, Fitted,
                          testing::Values("rfa:samples=16,map=relu", "rfa:samples=16", "rfa_gate:samples=16,map=relu",
                                          "rfa_gate:samples=16", "hybrid:samples=16,window=4,map=relu"),
-                         nn::test_name);
+                         raffia::nn::test_name);
 
 TEST_P(Fitted, AttentionComesCloserToSoftmax) {
   const auto source = make_source();
@@ -134,4 +134,4 @@ TEST(Convert, RefusesWhatHasNoSoftmaxAttentionToReplace) {
 }
 
 }  // namespace
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -20,7 +20,7 @@
 #include "torch/train/log.h"
 #include "torch/train/texts.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 using Row = std::vector<int64_t>;
@@ -350,4 +350,4 @@ TEST(RunFiles, DamagedFactsOfACheckpointAreNamedByTheirField) {
 }
 
 }  // namespace
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -8,7 +8,7 @@
 
 #include "support/temporary_directory.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 using namespace std::chrono_literals;
@@ -71,4 +71,4 @@ TEST(LocalRanks, RanksMayHeedAnyOfSeveralSignalsThatWerePassedOn) {
 }
 
 }  // namespace
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -18,7 +18,7 @@
 #include "torch/train/distributed.h"
 #include "torch/train/distributed_launch.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 struct Ended {
   int status = 0;    // as waitpid tells it
@@ -84,6 +84,6 @@ inline double relative_difference(const at::Tensor& a, const at::Tensor& b, doub
   return ((a - b).abs().max() / b.abs().max().clamp_min(floor)).item<double>();
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TESTS_TORCH_DISTRIBUTED_RANKS_H_

@@ -2,7 +2,7 @@
 
 #include "distributed_ranks.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 // Parameters of a small net, one of which no loss uses and one of which only rank 1 uses.
@@ -109,4 +109,4 @@ TEST(GradientReducer, LeavesGradientsAloneWithoutOtherRanks) {
 }
 
 }  // namespace
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

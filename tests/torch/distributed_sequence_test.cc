@@ -6,7 +6,7 @@
 #include "torch/nn/models.h"
 #include "torch/train/sequence_parallel.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 // fp32 sums over a few hundred tokens, in another order: about 100 units in the last place.
@@ -146,4 +146,4 @@ TEST(SequenceParallel, BytesDoNotDependOnTheLength) {
 }
 
 }  // namespace
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

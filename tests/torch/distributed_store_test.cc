@@ -20,7 +20,7 @@
 #include "torch/train/descriptor.h"
 #include "torch/train/distributed_launch.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 using namespace std::chrono_literals;
@@ -210,4 +210,4 @@ TEST_F(Store, ManySmallEntriesFillItToo) {
 }
 
 }  // namespace
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

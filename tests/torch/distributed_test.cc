@@ -9,7 +9,7 @@
 #include "torch/train/distributed_run.h"
 #include "torch/train/options.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 using namespace std::chrono_literals;
@@ -209,4 +209,4 @@ TEST(Group, RankThatNeverComesIsNamed) {
 }
 
 }  // namespace
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -13,7 +13,7 @@
 #include "raffia/tokenizer.h"
 #include "torch/libtorch.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 ModelConfig tiny(Task task, const char* estimator) {
@@ -148,4 +148,4 @@ TEST(ScoreLabels, CountsWhatIsLikeliest) {
 }
 
 }  // namespace
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -6,6 +6,9 @@
 #include "torch/nn_case.h"
 
 namespace raffia::nn {
+
+using namespace internal;
+using namespace internal::nn;
 namespace {
 
 constexpr int64_t kVocabulary = 16, kLength = 19, kPadded = 4;

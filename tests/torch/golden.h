@@ -11,6 +11,9 @@
 
 namespace raffia::nn {
 
+using namespace internal;
+using namespace internal::nn;
+
 struct GoldenCase {
   std::string name;  // of the directory
   ModelConfig config;

@@ -12,6 +12,9 @@
 #include "torch/nn_case.h"
 
 namespace raffia::nn {
+
+using namespace internal;
+using namespace internal::nn;
 namespace {
 
 // Well below the 1e-4 that runtimes are held to.

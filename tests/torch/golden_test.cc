@@ -11,6 +11,9 @@
 #include "support/paths.h"
 
 namespace raffia::nn {
+
+using namespace internal;
+using namespace internal::nn;
 namespace {
 
 TEST(GoldenModels, HaveTheLogitsThatAreStored) {

@@ -12,6 +12,9 @@
 #include "torch/nn_case.h"
 
 namespace raffia::nn {
+
+using namespace internal;
+using namespace internal::nn;
 namespace {
 
 constexpr int64_t kVocabulary = 40;

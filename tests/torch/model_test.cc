@@ -19,6 +19,9 @@
 #include "torch/weights_case.h"
 
 namespace raffia::nn {
+
+using namespace internal;
+using namespace internal::nn;
 namespace {
 
 constexpr int64_t kVocabulary = 24;

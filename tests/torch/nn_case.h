@@ -14,6 +14,9 @@
 
 namespace raffia::nn {
 
+using namespace internal;
+using namespace internal::nn;
+
 // Windows and chunks are small, so that short sequences pass several of them.
 inline const std::vector<std::string> kCausal = {"softmax",
                                                  "window:window=4,before=1",

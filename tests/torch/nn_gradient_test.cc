@@ -12,6 +12,9 @@
 #include "torch/nn_case.h"
 
 namespace raffia::nn {
+
+using namespace internal;
+using namespace internal::nn;
 namespace {
 
 // Long enough for windows of 4 to fall out of what is seen exactly, and chunks of eva to be folded.

@@ -11,7 +11,7 @@
 
 #include "torch/train/trainer.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 using FlagMap = std::map<std::string, std::string>;
 
@@ -43,6 +43,6 @@ class Watcher : public Observer {
   int64_t step_ = 0;
 };
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TESTS_TORCH_TRAIN_CASE_H_

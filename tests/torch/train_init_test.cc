@@ -16,7 +16,7 @@
 #include "torch/train/trainer.h"
 #include "torch/train_case.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -136,4 +136,4 @@ TEST(TextsOfAFile, BeginWhereTheVocabularySaysSo) {
 }
 
 }  // namespace
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

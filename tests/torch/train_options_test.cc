@@ -12,7 +12,7 @@
 #include "torch/train/options.h"
 #include "torch/train/trainer.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 class TrainOptionsFile : public testing::Test {
@@ -144,4 +144,4 @@ TEST(WeightDecay, SparesNormsBiasesGatesAndScales) {
 }
 
 }  // namespace
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -16,7 +16,7 @@
 #include "torch/train/trainer.h"
 #include "torch/train_case.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -220,4 +220,4 @@ TEST_F(TrainTask, RecallReportsAccuracyByPairsAndDistance) {
 }
 
 }  // namespace
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -22,7 +22,7 @@
 #include "torch/train/trainer.h"
 #include "torch/train_case.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -448,4 +448,4 @@ TEST_F(TrainRun, FullDiskEndsTheRunAndKeepsOlderCheckpoints) {
 }
 
 }  // namespace
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

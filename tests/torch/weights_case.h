@@ -7,6 +7,9 @@
 
 namespace raffia::nn {
 
+using namespace internal;
+using namespace internal::nn;
+
 // A model of `config` with other weights at first has those of `model` once they were saved and loaded.
 inline void expect_weights_come_back(LanguageModelImpl& model, const ModelConfig& config) {
   const at::NoGradGuard no_grad;

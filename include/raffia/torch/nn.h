@@ -20,15 +20,16 @@
 #include <string>
 #include <vector>
 
+#include "raffia/api.h"
 #include "raffia/estimator.h"
 #include "raffia/torch/ops.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 struct AttentionPlan;
 struct MapPlan;
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 namespace raffia::nn {
 
@@ -55,7 +56,7 @@ struct AttentionOptions {
 };
 
 // The memory of a causal attention between calls. Initially empty. B is the first axis of every tensor.
-struct AttentionState {
+struct RAFFIA_API AttentionState {
   Tensor memory = {};             // state of the estimator; undefined: empty
   Tensor keys = {}, values = {};  // of exact attention: those that later tokens can see, [B, T, G, d]
   Tensor tail = {};               // inputs of the short convolution that the next token needs, [B, conv - 1, E + 2 G d]
@@ -78,7 +79,7 @@ struct Monitor {
 };
 
 // A sequence whose tokens are split over processes, in order: exchanges what an attention needs from the slices before its own.
-class SequenceSplit {
+class RAFFIA_API SequenceSplit {
  public:
   virtual ~SequenceSplit() = default;
   virtual int64_t position() const = 0;  // number of tokens in the slices before this one
@@ -91,9 +92,9 @@ class SequenceSplit {
 };
 
 // The feature map of an attention: draws and sigma of the random ones, weight and bias of relu. Nothing for identity and elu.
-class AttentionMapImpl : public torch::nn::Module {
+class RAFFIA_API AttentionMapImpl : public torch::nn::Module {
  public:
-  AttentionMapImpl(const AttentionOptions& options, const MapPlan& plan);
+  AttentionMapImpl(const AttentionOptions& options, const internal::MapPlan& plan);
   ops::Map tensors(uint32_t draw);  // 0: the stored matrix
   double mean_sigma() const;        // 0 for maps that are not random
 
@@ -110,7 +111,7 @@ TORCH_MODULE(AttentionMap);
 
 // Attention with any estimator. Parameters and buffers that not all have: `map` if it has one, `gate` if it is gated, `log_scale`
 // if it blends (see EstimatorTraits).
-class AttentionImpl : public torch::nn::Module {
+class RAFFIA_API AttentionImpl : public torch::nn::Module {
  public:
   explicit AttentionImpl(const AttentionOptions& options);
 
@@ -146,7 +147,7 @@ class AttentionImpl : public torch::nn::Module {
     Tensor input;             // [B, Tk, E], what the keys were projected from: for gates
     Tensor valid;             // [B, Tk] bool, True: takes part; undefined: all
   };
-  void add_parts(const AttentionPlan& plan);
+  void add_parts(const internal::AttentionPlan& plan);
   void check(const Tensor& query, const Tensor& key, const Tensor& value, const ForwardOptions& options) const;
   Tensor attend(const Heads& heads, AttentionState* state);  // [B, Tq, H, d]
   Tensor gate_logits(const Heads& heads);                    // [B, T, G]
@@ -176,7 +177,7 @@ class AttentionImpl : public torch::nn::Module {
 };
 
 using Attention = std::shared_ptr<AttentionImpl>;
-Attention make_attention(const AttentionOptions& options);
+RAFFIA_API Attention make_attention(const AttentionOptions& options);
 
 }  // namespace raffia::nn
 

@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 
+#include "raffia/api.h"
 #include "raffia/attention.h"
 #include "raffia/eva.h"
 #include "raffia/hybrid.h"
@@ -51,54 +52,56 @@ struct Read {
 
 // The fields `layout`, `run` and `key_bias` of the options are ignored: these are tensors here, and the threads are those of
 // torch.
-Tensor softmax(const Tensor& q, const Tensor& k, const Tensor& v, const SoftmaxOptions& options = {}, const Tensor& valid = {},
-               const Tensor& key_bias = {}, const Tensor& cu_seqlens = {}, const Tensor& cu_seqlens_k = {});
+RAFFIA_API Tensor softmax(const Tensor& q, const Tensor& k, const Tensor& v, const SoftmaxOptions& options = {},
+                          const Tensor& valid = {}, const Tensor& key_bias = {}, const Tensor& cu_seqlens = {},
+                          const Tensor& cu_seqlens_k = {});
 
 // One token: q [B, H, D], caches [B, capacity, G, D] and [B, capacity, G, V] that already hold it, lengths [B] int64.
-Tensor softmax_step(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& lengths,
-                    const SoftmaxOptions& options = {});
+RAFFIA_API Tensor softmax_step(const Tensor& q, const Tensor& k_cache, const Tensor& v_cache, const Tensor& lengths,
+                               const SoftmaxOptions& options = {});
 
-Read rfa(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& valid = {},
-         std::optional<double> eps = {}, const Tensor& cu_seqlens = {}, const Tensor& cu_seqlens_k = {});
+RAFFIA_API Read rfa(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& valid = {},
+                    std::optional<double> eps = {}, const Tensor& cu_seqlens = {}, const Tensor& cu_seqlens_k = {});
 
 // `state` undefined: starts from empty memory.
-Carried causal_rfa(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& state = {},
-                   const Tensor& valid = {}, std::optional<double> eps = {}, const Tensor& cu_seqlens = {});
-Carried rfa_gate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const Map& map,
-                 const Tensor& state = {}, const Tensor& valid = {}, std::optional<double> eps = {},
-                 const Tensor& cu_seqlens = {});
+RAFFIA_API Carried causal_rfa(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& state = {},
+                              const Tensor& valid = {}, std::optional<double> eps = {}, const Tensor& cu_seqlens = {});
+RAFFIA_API Carried rfa_gate(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const Map& map,
+                            const Tensor& state = {}, const Tensor& valid = {}, std::optional<double> eps = {},
+                            const Tensor& cu_seqlens = {});
 
 // Steps: q [B, H, D], k [B, G, D], v [B, G, V], gate_logits [B, G] -> out [B, H, V] and the next state; no gradients. `state`
 // undefined: the first token, from empty memory.
-Carried causal_rfa_step(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& state,
-                        std::optional<double> eps = {});
-Carried rfa_gate_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const Map& map,
-                      const Tensor& state, std::optional<double> eps = {});
+RAFFIA_API Carried causal_rfa_step(const Tensor& q, const Tensor& k, const Tensor& v, const Map& map, const Tensor& state,
+                                   std::optional<double> eps = {});
+RAFFIA_API Carried rfa_gate_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& gate_logits, const Map& map,
+                                 const Tensor& state, std::optional<double> eps = {});
 
 struct HybridTensors {
   Tensor q, k, v, gate_logits;
   Tensor log_scale;               // c [H]
   Tensor q_far = {}, k_far = {};  // undefined: q and k
 };
-Carried hybrid(const HybridTensors& inputs, const Map& map, const Tensor& state = {}, const HybridOptions& options = {},
-               const Tensor& valid = {}, const Tensor& cu_seqlens = {});
-Carried hybrid_step(const HybridTensors& inputs, const Map& map, const Tensor& state, const HybridOptions& options = {});
+RAFFIA_API Carried hybrid(const HybridTensors& inputs, const Map& map, const Tensor& state = {},
+                          const HybridOptions& options = {}, const Tensor& valid = {}, const Tensor& cu_seqlens = {});
+RAFFIA_API Carried hybrid_step(const HybridTensors& inputs, const Map& map, const Tensor& state,
+                               const HybridOptions& options = {});
 
-Tensor lara(const Tensor& q, const Tensor& k, const Tensor& v, const LaraOptions& options = {}, const Tensor& valid = {},
-            const Tensor& cu_seqlens = {}, const Tensor& cu_seqlens_k = {});
-Tensor ra(const Tensor& q, const Tensor& k, const Tensor& v, const RaOptions& options = {}, const Tensor& valid = {},
-          const Tensor& cu_seqlens = {}, const Tensor& cu_seqlens_k = {});
-Tensor eva(const Tensor& q, const Tensor& k, const Tensor& v, const EvaOptions& options = {}, const Tensor& valid = {},
-           const Tensor& cu_seqlens = {});
+RAFFIA_API Tensor lara(const Tensor& q, const Tensor& k, const Tensor& v, const LaraOptions& options = {},
+                       const Tensor& valid = {}, const Tensor& cu_seqlens = {}, const Tensor& cu_seqlens_k = {});
+RAFFIA_API Tensor ra(const Tensor& q, const Tensor& k, const Tensor& v, const RaOptions& options = {}, const Tensor& valid = {},
+                     const Tensor& cu_seqlens = {}, const Tensor& cu_seqlens_k = {});
+RAFFIA_API Tensor eva(const Tensor& q, const Tensor& k, const Tensor& v, const EvaOptions& options = {}, const Tensor& valid = {},
+                      const Tensor& cu_seqlens = {});
 
-Carried causal_lara(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state = {},
-                    const CausalLaraOptions& options = {}, const Tensor& valid = {}, const Tensor& cu_seqlens = {});
-Carried causal_eva(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state = {},
-                   const CausalEvaOptions& options = {}, const Tensor& valid = {}, const Tensor& cu_seqlens = {});
-Carried causal_lara_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state,
-                         const CausalLaraOptions& options = {});
-Carried causal_eva_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state,
-                        const CausalEvaOptions& options = {});
+RAFFIA_API Carried causal_lara(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state = {},
+                               const CausalLaraOptions& options = {}, const Tensor& valid = {}, const Tensor& cu_seqlens = {});
+RAFFIA_API Carried causal_eva(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state = {},
+                              const CausalEvaOptions& options = {}, const Tensor& valid = {}, const Tensor& cu_seqlens = {});
+RAFFIA_API Carried causal_lara_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state,
+                                    const CausalLaraOptions& options = {});
+RAFFIA_API Carried causal_eva_step(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& state,
+                                   const CausalEvaOptions& options = {});
 
 }  // namespace raffia::ops
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <iterator>
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 Blas blas_in_use() {
   for (const char* symbol : {"sgemm_", "cblas_sgemm"}) {
@@ -32,4 +32,4 @@ std::string blas_warning() {
                      blas.path);
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

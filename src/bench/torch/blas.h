@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 struct Blas {
   std::string path;      // of the library; empty: not found
@@ -15,6 +15,6 @@ Blas blas_in_use();
 // A one-line warning; empty if the BLAS is a fast one.
 std::string blas_warning();
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_TORCH_BLAS_H_

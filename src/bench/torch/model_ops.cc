@@ -13,7 +13,7 @@
 #include "torch/libtorch.h"
 #include "torch/nn/models.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 using at::Tensor;
@@ -111,4 +111,4 @@ std::function<void()> prepare_model(const TrainOp& op, const std::shared_ptr<Mod
   };
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

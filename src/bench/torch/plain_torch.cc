@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 using at::Tensor;
@@ -92,4 +92,4 @@ Tensor plain_gated(const Tensor& q, const Tensor& k, const Tensor& v, const Tens
   return out.flatten(2, 3).slice(2, 0, length).transpose(1, 2);
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

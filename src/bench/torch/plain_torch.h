@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 // Matrix product, mask, softmax, matrix product: [T, T] scores per head.
 at::Tensor plain_softmax(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
@@ -22,6 +22,6 @@ struct PlainGated {
 at::Tensor plain_gated(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& gate_logits,
                        const at::Tensor& draws, const at::Tensor& sigma, const PlainGated& options = {});
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_TORCH_PLAIN_TORCH_H_

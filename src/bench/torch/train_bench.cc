@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 namespace {
 
 // Attention in plain torch whose time and memory grow with the square of the length.
@@ -46,4 +46,4 @@ std::vector<Record> measure_training(TrainBenchOptions options, Observer& observ
   return run_bench(groups_of(options), options.bench, observer);
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

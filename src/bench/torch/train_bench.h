@@ -9,7 +9,7 @@
 #include "bench/op_bench.h"
 #include "bench/torch/train_ops.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 struct TrainBenchOptions {
   enum class What : uint8_t { layer, model };
@@ -25,6 +25,6 @@ struct TrainBenchOptions {
 
 std::vector<Record> measure_training(TrainBenchOptions options, Observer& observer);  // see run_bench()
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_TORCH_TRAIN_BENCH_H_

@@ -10,7 +10,7 @@
 #include "torch/estimators/registry.h"
 #include "torch/libtorch.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 namespace {
 
@@ -130,4 +130,4 @@ std::function<void()> prepare_layer(const TrainOp& op, const std::shared_ptr<Lay
   };
 }
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench

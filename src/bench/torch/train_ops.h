@@ -13,7 +13,7 @@
 #include "bench/records.h"
 #include "raffia/estimator.h"
 
-namespace raffia::bench {
+namespace raffia::internal::bench {
 
 // A contender, always causal: an estimator, or attention in plain torch.
 struct TrainOp {
@@ -48,6 +48,6 @@ std::shared_ptr<Models> make_models(const BenchShape& shape, const ModelShape& m
 double model_flops(const BenchShape& shape, const ModelShape& model, const TrainOp& op, int64_t length);
 std::function<void()> prepare_model(const TrainOp& op, const std::shared_ptr<Models>& models, int64_t length, int threads);
 
-}  // namespace raffia::bench
+}  // namespace raffia::internal::bench
 
 #endif  // RAFFIA_BENCH_TORCH_TRAIN_OPS_H_

@@ -18,7 +18,7 @@
 #include "core/split.h"
 #include "io/formats/json_fields.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 constexpr std::string_view kExample = "Example:\n  ";
@@ -133,4 +133,4 @@ Run add_describe(CommandLine& command) {
   return [command] { std::cout << json_text(tree_of(root_of(command.app()))) << '\n'; };
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -13,7 +13,7 @@
 
 #include "cli/shared/command.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 // Begins the name of the validator that holds the values of a flag, joined by commas. It accepts any value, and --help does not
 // show it.
@@ -34,6 +34,6 @@ Json whole_tree(const CommandLine& command);
 // "raffia bench attention".
 std::string full_name(const CLI::App& app);
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_APP_TREE_H_

@@ -9,7 +9,7 @@
 #include "bench/format.h"
 #include "cli/shared/command_flags.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 using Run = std::function<void()>;
 
@@ -59,6 +59,6 @@ class Interrupted : public std::runtime_error {
   const int signal;
 };
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_COMMAND_H_

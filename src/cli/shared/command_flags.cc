@@ -5,7 +5,7 @@
 
 #include "cli/shared/app_tree.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 Flag Flag::type_name(const std::string& name) const {
   option_->type_name(name);
@@ -83,4 +83,4 @@ Flag CommandLine::add_switch(const std::string& name, std::function<void()> give
 
 void CommandLine::hide() const { app_->group(""); }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -14,7 +14,7 @@ class App;
 class Option;
 }  // namespace CLI
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 // The value of a flag is wrong: exit code 2. The message starts with the flag, "--tokens: 'abc' is not a positive integer".
 class FlagError : public std::runtime_error {
@@ -71,6 +71,6 @@ class CommandLine {
   CLI::App* app_;
 };
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_COMMAND_FLAGS_H_

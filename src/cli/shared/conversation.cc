@@ -19,7 +19,7 @@
 #include "raffia/error.h"
 #include "runtime/token_stream.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 constexpr std::string_view kHelp =
@@ -174,4 +174,4 @@ void converse(Session& session, std::shared_ptr<const Model> model, const Genera
   Conversation(session, std::move(model), options, session_options, interrupts).run();
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

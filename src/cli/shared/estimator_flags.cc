@@ -11,7 +11,7 @@
 #include "core/split.h"
 #include "raffia/error.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 std::vector<std::string> split_estimators(const std::string& flag, const std::string& text) {
   std::vector<std::string> specs;
@@ -68,4 +68,4 @@ Flag add_estimators(CommandLine& command, const std::string& flag, std::vector<s
       .default_text(defaults);
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -9,7 +9,7 @@
 #include "cli/shared/flags.h"
 #include "raffia/estimator.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 // Splits at semicolons, and at the commas between estimators: a setting belongs to the estimator before it. Throws FlagError.
 std::vector<std::string> split_estimators(const std::string& flag, const std::string& text);
@@ -25,6 +25,6 @@ Flag add_estimators(CommandLine& command, const std::string& flag, std::vector<s
 // "softmax, window, .."
 std::string names_of_estimators();
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_ESTIMATOR_FLAGS_H_

@@ -6,7 +6,7 @@
 
 #include "core/split.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 template <typename Number>
@@ -160,4 +160,4 @@ void add_format_flags(CommandLine& command, FormatFlags& target) {
   command.add_switch("--md", target.markdown, "Print a Markdown table (default)").excludes(json).excludes(csv);
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -15,7 +15,7 @@
 #include "cli/shared/command_flags.h"
 #include "core/named.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 inline constexpr int64_t kMaxThreads = 1024;  // more is probably a typing error
 // More than any size that fits in memory, and small enough that products of two do not overflow.
@@ -102,6 +102,6 @@ Flag add_names(CommandLine& command, const std::string& flag, const Names<Value,
       .default_text(fmt::format("{}", fmt::join(defaults, ",")));
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_FLAGS_H_

@@ -15,7 +15,7 @@
 #include "cli/shared/interrupt.h"
 #include "raffia/error.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 constexpr size_t kAtOnce = size_t{1} << 16;
@@ -121,4 +121,4 @@ std::optional<std::string> Input::line() {
   }
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -11,7 +11,7 @@
 
 #include "io/formats/compressed.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 constexpr size_t kMaxBytesOfLine = size_t{1} << 28;
 
@@ -53,6 +53,6 @@ class Input {
   std::string ahead_;     // of line(): bytes read but not returned yet
 };
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_INPUT_H_

@@ -12,7 +12,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 // Signal handlers can only use globals.
@@ -105,4 +105,4 @@ bool await_input(int descriptor) {
   return false;
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 // While this object exists, the first SIGINT, SIGHUP or SIGTERM is noted and ends await_input; a second SIGINT or SIGTERM ends
 // the process as usual. (SIGHUP after SIGINT is noted, too, and SIGTERM after either.) More SIGHUPs are ignored: when a terminal
@@ -32,6 +32,6 @@ void end_first_process_on_signals();
 // this wait is interrupted, never a read: a signal that comes just before a read would not end it.
 bool await_input(int descriptor);
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_INTERRUPT_H_

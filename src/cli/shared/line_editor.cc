@@ -16,7 +16,7 @@
 #include <cwchar>
 #endif
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 class LineEditor::Source {
  public:
@@ -133,4 +133,4 @@ bool LineEditor::is_terminal() const { return ::isatty(STDIN_FILENO) == 1; }
 
 LineEditor::Came LineEditor::next(std::string& line) { return source_->next(line); }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -9,7 +9,7 @@
 
 #include "cli/shared/interrupt.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 class LineEditor {
  public:
@@ -31,6 +31,6 @@ class LineEditor {
   std::unique_ptr<Source> source_;
 };
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_LINE_EDITOR_H_

@@ -12,7 +12,7 @@
 #include "model/model_directory.h"
 #include "raffia/error.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 std::string_view command_for(Task task) {
@@ -75,4 +75,4 @@ void require_place_for_state(std::string_view name, const std::filesystem::path&
   }
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -11,7 +11,7 @@
 #include "cli/shared/command.h"
 #include "raffia/model.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 // The model that a command runs: its directory, and --no-mmap.
 struct ModelToRun {
@@ -32,6 +32,6 @@ std::string fingerprint_text(uint64_t fingerprint);
 void require_place_for_state(std::string_view name, const std::filesystem::path& file, const std::filesystem::path& model,
                              const std::filesystem::path& prompt);
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_MODEL_COMMANDS_H_

@@ -8,7 +8,7 @@
 #include "model/model_directory.h"
 #include "raffia/error.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 int64_t parameters(const ImportedModel& model) {
@@ -51,4 +51,4 @@ Json describe(const ImportedModel& model, const std::string& directory, WeightTy
           {"type", name_of(type)},           {"bytes", report.bytes}};
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -10,7 +10,7 @@
 #include "core/weight_matrix.h"
 #include "io/imports/imported_model.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 // Throws if a model would be written over the one that is read; `name` is the name of the argument.
 void require_another_directory(std::string_view name, const std::filesystem::path& from, const std::filesystem::path& to);
@@ -22,6 +22,6 @@ StorageReport save_with_progress(const ImportedModel& model, std::string_view fr
 // The architecture of a model and what was written, for --json.
 Json describe(const ImportedModel& model, const std::string& directory, WeightType type, const StorageReport& report);
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_NEW_MODEL_H_

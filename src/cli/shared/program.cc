@@ -25,7 +25,7 @@
 #include "io/formats/mapped_file.h"
 #include "raffia/version.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 constexpr int kSuccess = 0;
@@ -149,4 +149,4 @@ int run_program(const Program& program, int argc, char** argv) {
   return kFailure;
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

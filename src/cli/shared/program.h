@@ -7,7 +7,7 @@
 
 #include "cli/shared/command.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 struct Command {
   const char* group;  // the command it belongs to; null at the top
@@ -33,6 +33,6 @@ struct Program {
 
 int run_program(const Program& program, int argc, char** argv);
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_PROGRAM_H_

@@ -12,7 +12,7 @@
 
 #include "core/message.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 using namespace std::chrono_literals;
@@ -142,4 +142,4 @@ std::string Progress::time_left() const {
   return seconds < 120 ? fmt::format(", {} s left", seconds) : fmt::format(", {} min left", (seconds + 59) / 60);
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

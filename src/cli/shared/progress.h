@@ -8,7 +8,7 @@
 
 #include "bench/observer.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 inline constexpr std::chrono::seconds kQuietAtFirst{2};  // most runs end before that
 
@@ -58,6 +58,6 @@ std::string bar_line(double fraction, const std::string& what, const std::string
 // Columns of the terminal at stderr: its own value, else the environment variable COLUMNS, else 80.
 size_t terminal_columns();
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_PROGRESS_H_

@@ -12,7 +12,7 @@
 #include "io/formats/text.h"
 #include "runtime/prompt.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 using Clock = Progress::Clock;
@@ -136,4 +136,4 @@ PromptReport read_prompt(Session& session, const PromptFlags& flags, const Inter
   return report;
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -14,7 +14,7 @@
 #include "cli/shared/interrupt.h"
 #include "raffia/session.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 struct PromptFlags {
   std::optional<std::string> text;
@@ -36,6 +36,6 @@ struct PromptReport {
 PromptReport read_prompt(Session& session, const PromptFlags& flags, const Interrupts& interrupts,
                          const std::function<void(std::string_view bytes)>& on_text = {});
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_PROMPT_H_

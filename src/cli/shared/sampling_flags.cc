@@ -7,7 +7,7 @@
 
 #include "cli/shared/flags.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 constexpr double kHighest = 1e6;  // of temperatures and penalties: far above any use
@@ -59,4 +59,4 @@ void add_sampling_flags(CommandLine& command, SamplingFlags& flags) {
   add(command, flags, "--seed", &Options::seed, parse_seed, "Seed of the random draws");
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -8,7 +8,7 @@
 #include "cli/shared/command.h"
 #include "raffia/session.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 // The flags that were given. They override the defaults, or the options of a state file.
 struct SamplingFlags {
@@ -25,6 +25,6 @@ void add_sampling_flags(CommandLine& command, SamplingFlags& flags);
 // Range checks shared by flags and the commands of a conversation. Throw FlagError.
 double parse_temperature(const std::string& flag, std::string_view text);
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_SAMPLING_FLAGS_H_

@@ -7,7 +7,7 @@
 #include "bench/gnuplot.h"
 #include "torch/train/log.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 void plot_loss(const std::filesystem::path& directory, const std::string& metric) {
   const std::string valid = "valid_" + metric;
@@ -36,4 +36,4 @@ void plot_loss(const std::filesystem::path& directory, const std::string& metric
       "loss plot", prefix);
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

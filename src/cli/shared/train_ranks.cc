@@ -15,7 +15,7 @@
 #include "raffia/error.h"
 #include "torch/train/distributed_launch.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 // 0 if it is not set, or no number.
@@ -69,4 +69,4 @@ int threads_of_new_run(const std::function<void(const std::string&)>& note) {
   return threads;
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 // Runs the same command line once per rank. If a rank fails, this process exits with its code. threads: of each rank; 0: the
 // cores are divided among the ranks.
@@ -20,6 +20,6 @@ int default_threads();
 // the cores.
 int threads_of_new_run(const std::function<void(const std::string&)>& note);
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_TRAIN_RANKS_H_

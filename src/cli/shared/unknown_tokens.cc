@@ -8,7 +8,7 @@
 #include "io/formats/json_fields.h"
 #include "io/formats/text.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 constexpr size_t kMaxExamples = 5;
@@ -50,4 +50,4 @@ std::string UnknownTokens::summary() const {
                            examples_.size() == kMaxExamples ? ", .." : "");
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

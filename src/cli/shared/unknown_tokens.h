@@ -11,7 +11,7 @@
 
 #include "raffia/tokenizer.h"
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 class UnknownTokens {
  public:
@@ -32,6 +32,6 @@ class UnknownTokens {
   std::vector<std::string> examples_;  // distinct, the first few
 };
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_UNKNOWN_TOKENS_H_

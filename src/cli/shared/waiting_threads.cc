@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 namespace {
 
 std::array<char, 24> g_sleeping{"OMP_WAIT_POLICY=passive"};  // an entry of an environment, which is not const
@@ -38,4 +38,4 @@ void restart_with_sleeping_threads(char** arguments, char** environment) {
   ::execve(program.data(), arguments, entries.data());
 }
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli

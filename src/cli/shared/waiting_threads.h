@@ -6,7 +6,7 @@
 #ifndef RAFFIA_CLI_SHARED_WAITING_THREADS_H_
 #define RAFFIA_CLI_SHARED_WAITING_THREADS_H_
 
-namespace raffia::cli {
+namespace raffia::internal::cli {
 
 // For programs that this one starts.
 void let_waiting_threads_sleep();
@@ -16,6 +16,6 @@ void let_waiting_threads_sleep();
 // nothing to change or if the program cannot be restarted.
 void restart_with_sleeping_threads(char** arguments, char** environment);
 
-}  // namespace raffia::cli
+}  // namespace raffia::internal::cli
 
 #endif  // RAFFIA_CLI_SHARED_WAITING_THREADS_H_

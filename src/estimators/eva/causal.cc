@@ -19,6 +19,8 @@
 #include "raffia/eva.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 void require_options(const char* function, const CausalEvaOptions& options) {

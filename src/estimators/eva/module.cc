@@ -5,7 +5,7 @@
 #include "estimators/registry.h"
 #include "estimators/shared/sampled_module.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 struct EvaOps {
@@ -107,4 +107,4 @@ const EstimatorModule& eva_module() {
   return module;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -19,6 +19,8 @@
 #include "raffia/eva.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 // A sequence that has keys.

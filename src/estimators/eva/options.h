@@ -2,13 +2,14 @@
 #ifndef RAFFIA_ESTIMATORS_EVA_OPTIONS_H_
 #define RAFFIA_ESTIMATORS_EVA_OPTIONS_H_
 
+#include "core/sibling_api.h"
 #include "raffia/estimator.h"
 
-namespace raffia {
+namespace raffia::internal {
 
-EvaOptions eva_options(const Estimator& estimator);
-CausalEvaOptions causal_eva_options(const Estimator& estimator);
+RAFFIA_SIBLING_API EvaOptions eva_options(const Estimator& estimator);
+RAFFIA_SIBLING_API CausalEvaOptions causal_eva_options(const Estimator& estimator);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_EVA_OPTIONS_H_

@@ -13,6 +13,8 @@
 #include "estimators/shared/qkv.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 void check_gradients(const char* function, const HybridInputs& inputs, const HybridGradients& gradients) {

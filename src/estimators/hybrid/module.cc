@@ -3,7 +3,7 @@
 #include "estimators/registry.h"
 #include "estimators/shared/calls.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 HybridInputs hybrid_inputs(const AttendInputs& inputs) {
@@ -106,4 +106,4 @@ const EstimatorModule& hybrid_module() {
   return module;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

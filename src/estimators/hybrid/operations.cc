@@ -7,6 +7,8 @@
 #include "estimators/shared/qkv.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 constexpr size_t kMaxAhead = 64;  // rows asked for early: more would not stay in cache

@@ -2,12 +2,13 @@
 #ifndef RAFFIA_ESTIMATORS_HYBRID_OPTIONS_H_
 #define RAFFIA_ESTIMATORS_HYBRID_OPTIONS_H_
 
+#include "core/sibling_api.h"
 #include "raffia/estimator.h"
 
-namespace raffia {
+namespace raffia::internal {
 
-HybridOptions hybrid_options(const Estimator& estimator);
+RAFFIA_SIBLING_API HybridOptions hybrid_options(const Estimator& estimator);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_HYBRID_OPTIONS_H_

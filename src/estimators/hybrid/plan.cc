@@ -7,8 +7,10 @@
 
 namespace raffia {
 
-void require_hybrid_state(const char* function, const WindowStateShape& found, int64_t batch, const HybridInputs& inputs,
-                          const FeatureMap& map, const HybridOptions& options) {
+using namespace internal;
+
+void internal::require_hybrid_state(const char* function, const WindowStateShape& found, int64_t batch,
+                                    const HybridInputs& inputs, const FeatureMap& map, const HybridOptions& options) {
   const WindowStateShape expected =
       hybrid_state_shape(batch, inputs.k.extent(2), inputs.k.extent(3), inputs.v.extent(3), map, !inputs.k_far.absent(), options);
   require(found == expected,
@@ -31,8 +33,8 @@ WindowStateShape hybrid_state_shape(int64_t batch, int64_t heads, int64_t dim, i
           .features = map.features()};
 }
 
-LinearViews check_hybrid(const char* function, const HybridInputs& inputs, const FeatureMap& map, View4 out,
-                         const HybridOptions& options) {
+LinearViews internal::check_hybrid(const char* function, const HybridInputs& inputs, const FeatureMap& map, View4 out,
+                                   const HybridOptions& options) {
   const int64_t batch = inputs.k.extent(0), length = inputs.k.extent(1), groups = map.heads(), heads = inputs.q.extent(2);
   require(options.window >= 1, "{}: window is {}, expected at least 1", function, options.window);
   require(!options.scale || (*options.scale > 0 && std::isfinite(*options.scale)),

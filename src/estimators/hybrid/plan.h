@@ -14,7 +14,7 @@
 #include "kernels/hybrid.h"
 #include "raffia/hybrid.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // Throws if shapes or element types are wrong. The linear plan, for which the inputs are returned, checks the folded part.
 LinearViews check_hybrid(const char* function, const HybridInputs& inputs, const FeatureMap& map, View4 out,
@@ -110,6 +110,6 @@ class HybridPlan {
   std::vector<uint8_t> head_valid_;
 };
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_HYBRID_PLAN_H_

@@ -10,6 +10,8 @@
 #include "kernels/softmax.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 constexpr const char* kStepName = "hybrid_step";

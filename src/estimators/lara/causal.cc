@@ -20,6 +20,8 @@
 #include "raffia/lara.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 int64_t samples_of_window(const CausalLaraOptions& options) {

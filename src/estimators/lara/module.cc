@@ -5,7 +5,7 @@
 #include "estimators/registry.h"
 #include "estimators/shared/sampled_module.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // Whether evaluation uses the means of the proposals as samples. It does if `mean` is not set and each sample has its own mean:
@@ -121,4 +121,4 @@ const EstimatorModule& lara_module() {
   return module;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -22,6 +22,8 @@
 #include "raffia/lara.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 // A sequence that has keys and queries that count, and where its samples and means lie.

@@ -10,7 +10,7 @@
 #include "estimators/shared/calls.h"
 #include "estimators/shared/sequences.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr float kOne = 1;
@@ -131,4 +131,4 @@ const EstimatorModule& mean_module() {
   return module;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

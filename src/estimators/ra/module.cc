@@ -4,7 +4,7 @@
 #include "estimators/shared/cached.h"
 #include "estimators/shared/calls.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 class RaModule : public EstimatorModule {
@@ -81,4 +81,4 @@ const EstimatorModule& ra_module() {
   return module;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -13,6 +13,8 @@
 #include "estimators/shared/softmax_part.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 struct RaPlan {
@@ -153,7 +155,7 @@ void add_to_drawn_keys(const RaPlan& plan, View4 dw, const std::vector<int32_t>&
 
 }  // namespace
 
-std::vector<int32_t> ra_drawn_keys(View4 q, View4 k, const RaOptions& options) {
+std::vector<int32_t> internal::ra_drawn_keys(View4 q, View4 k, const RaOptions& options) {
   return draw(RaPlan("ra_drawn_keys", q, k, no_values(k), options), q, k);
 }
 

@@ -2,12 +2,13 @@
 #ifndef RAFFIA_ESTIMATORS_RA_OPTIONS_H_
 #define RAFFIA_ESTIMATORS_RA_OPTIONS_H_
 
+#include "core/sibling_api.h"
 #include "raffia/estimator.h"
 
-namespace raffia {
+namespace raffia::internal {
 
-RaOptions ra_options(const Estimator& estimator, bool causal);
+RAFFIA_SIBLING_API RaOptions ra_options(const Estimator& estimator, bool causal);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_RA_OPTIONS_H_

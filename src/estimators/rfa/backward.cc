@@ -10,6 +10,8 @@
 #include "estimators/shared/map_sums.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 void clear_all(const LinearPlan& plan, std::vector<PackedState>& states) {

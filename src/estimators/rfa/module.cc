@@ -7,7 +7,7 @@
 #include "estimators/rfa/options.h"
 #include "estimators/shared/calls.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // The gradients of a linear op; there are none for the final state.
@@ -185,4 +185,4 @@ const EstimatorModule& rfa_gate_module() {
   return module;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -9,7 +9,9 @@
 
 namespace raffia {
 
-Report total(const std::vector<ClampCount>& counts) {
+using namespace internal;
+
+Report internal::total(const std::vector<ClampCount>& counts) {
   Report report;
   for (const ClampCount& count : counts) {
     report.rows += count.rows;

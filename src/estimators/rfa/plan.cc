@@ -4,7 +4,7 @@
 
 #include "core/check.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr size_t kFoldSegment = 2048;  // keys per task where they are only folded
@@ -284,4 +284,4 @@ std::vector<PackedState> StateSlots::all(const LinearPlan& plan) const {
   return states;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -9,7 +9,7 @@
 #include "kernels/linear.h"
 #include "raffia/attention.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // The views of one op; nullopt if the op has no such argument. All others are checked, including views without elements.
 struct LinearViews {
@@ -95,6 +95,6 @@ void require_state(const LinearPlan& plan, const FeatureMap& map, const char* ar
 void load_state(const LinearPlan& plan, size_t i, const State& state, PackedState& packed);
 void save_state(const LinearPlan& plan, size_t i, const PackedState& packed, State& state);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_RFA_PLAN_H_

@@ -7,6 +7,8 @@
 #include "estimators/shared/sequences.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 // Where the state of a session is: entry b of one state, or a state per session.

@@ -7,7 +7,7 @@
 #include "core/window_layout.h"
 #include "estimators/shared/calls.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // Copies elements of the same type.
@@ -122,4 +122,4 @@ void step_cached(const CachedAttention& op, const AttendInputs& inputs, std::spa
   executor.run(count, threads, [&](int64_t i, int) { step_one(i, 1); });
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

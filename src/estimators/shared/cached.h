@@ -8,7 +8,7 @@
 
 #include "raffia/estimator.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 struct CachedAttention {
   // q [1, Tq, H, D], k and v [1, Tk, G, ..] with Tq <= Tk: the last queries.
@@ -31,6 +31,6 @@ void extend_cached(const CachedAttention& op, const AttendInputs& inputs, KeyCac
 void step_cached(const CachedAttention& op, const AttendInputs& inputs, std::span<KeyCache* const> sessions, MutView4 out,
                  const AttendOptions& options);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_SHARED_CACHED_H_

@@ -10,7 +10,7 @@
 #include "raffia/error.h"
 #include "raffia/estimator.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // The options of an op with the layout and `run` of the call.
 template <class Options>
@@ -80,6 +80,6 @@ auto parts_of(const Estimator& estimator, std::span<Memory* const> sessions, Fin
 // Bytes of a window state; nullopt if they overflow.
 std::optional<int64_t> window_state_bytes(const WindowStateShape& shape);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_SHARED_CALLS_H_

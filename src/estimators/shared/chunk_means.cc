@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr int64_t kTokensPerStretch = 64;  // tokens per task, about: 128 KB at 8 heads of 64 dimensions
@@ -184,4 +184,4 @@ void add_half_norms_backward(View4 x, float scale, View3 dlog_norms, const std::
   });
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -11,7 +11,7 @@
 #include "kernels/softmax.h"
 #include "raffia/views.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // Tokens [begin, end) of a sequence, of which `count` take part. Both ends are non-decreasing from one chunk to the next.
 struct TokenChunk {
@@ -55,6 +55,6 @@ void half_norms(View4 x, float scale, const std::vector<TokenSpan>& spans, MutVi
 void add_half_norms_backward(View4 x, float scale, View3 dlog_norms, const std::vector<TokenSpan>& spans, MutView4 dx,
                              const Workers& workers);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_SHARED_CHUNK_MEANS_H_

@@ -4,7 +4,7 @@
 
 #include "core/check.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 DrawnRows::DrawnRows(const char* function, const RowsToDraw& wanted) : wanted_(wanted) {
   require(checked_product({wanted.count, wanted.heads, wanted.dim, static_cast<int64_t>(sizeof(float))}).has_value(),
@@ -34,4 +34,4 @@ void DrawnRows::give_to(WindowState& state, int64_t entry) {
   std::copy_n(get(), rows.size(), rows.begin());
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -8,7 +8,7 @@
 #include "raffia/random.h"
 #include "raffia/window_state.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // Which rows: draw_projection() of `count` rows for each of `heads` streams. Fewer rows are the first ones of more.
 struct RowsToDraw {
@@ -35,6 +35,6 @@ class DrawnRows {
   std::vector<float> rows_;
 };
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_SHARED_DRAWN_ROWS_H_

@@ -7,6 +7,8 @@
 #include "kernels/linear.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 constexpr int64_t kTokens = 512;  // rows per task

@@ -4,7 +4,7 @@
 
 #include "core/check.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 size_t panels_of(int64_t dim) { return (static_cast<size_t>(dim) + kChunk - 1) / kChunk; }
@@ -72,4 +72,4 @@ void MapSumSlots::add(size_t task, int64_t head) {
   }
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -8,7 +8,7 @@
 #include "kernels/linear.h"
 #include "raffia/features.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 class MapSumSlots {
  public:
@@ -27,6 +27,6 @@ class MapSumSlots {
   std::vector<float> floats_;
 };
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_SHARED_MAP_SUMS_H_

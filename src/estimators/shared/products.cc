@@ -9,7 +9,7 @@
 #include "core/trace.h"
 #include "kernels/weight_product.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // Bytes of weights (or the equivalent in multiply-adds) below which another thread costs more than it saves.
@@ -91,4 +91,4 @@ void linear(std::span<const LinearTask> tasks, const RunOptions& run) {
   });
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

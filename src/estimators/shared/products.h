@@ -4,11 +4,12 @@
 
 #include <span>
 
+#include "core/sibling_api.h"
 #include "core/weight_matrix.h"
 #include "raffia/threads.h"
 #include "raffia/views.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 struct LinearTask {
   WeightMatrix weights;         // [out, in]
@@ -22,8 +23,8 @@ struct LinearTask {
 //
 // Results have the same bits for any number of threads, tokens and tasks in the call. Nothing is allocated for few tokens.
 // Throws InvalidArgument if shapes do not match.
-void linear(std::span<const LinearTask> tasks, const RunOptions& run = {});
+RAFFIA_SIBLING_API void linear(std::span<const LinearTask> tasks, const RunOptions& run = {});
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_SHARED_PRODUCTS_H_

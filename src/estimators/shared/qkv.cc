@@ -6,7 +6,7 @@
 #include "core/check.h"
 #include "estimators/shared/softmax_part.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 float scale_or_default(std::optional<float> given, int64_t dim) {
   return given ? *given : static_cast<float>(1.0 / std::sqrt(static_cast<double>(dim)));
@@ -108,4 +108,4 @@ void Float32Output::store(const Workers& workers) const {
   });
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -14,7 +14,7 @@
 #include "raffia/lara.h"
 #include "raffia/views.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // tau: 1 / sqrt(dim) by default.
 float scale_or_default(std::optional<float> given, int64_t dim);
@@ -104,6 +104,6 @@ class Pieces {
   int64_t taken_ = 0;
 };
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_SHARED_QKV_H_

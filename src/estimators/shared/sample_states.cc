@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // One sample of one head of weights, and the heads that share it.
@@ -95,4 +95,4 @@ void merge_windows_backward(const SampleStates& partials, float log_decay, const
   });
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

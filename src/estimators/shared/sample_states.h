@@ -10,7 +10,7 @@
 #include "estimators/shared/sequences.h"
 #include "raffia/views.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 inline constexpr float kNone = -std::numeric_limits<float>::infinity();  // the log of no weight
 
@@ -30,6 +30,6 @@ void merge_windows(const SampleStates& partials, float log_decay, const SampleSt
 void merge_windows_backward(const SampleStates& partials, float log_decay, const SampleStates& states,
                             const SampleStates& gradients, const Workers& workers);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_SHARED_SAMPLE_STATES_H_

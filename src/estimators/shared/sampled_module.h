@@ -10,7 +10,7 @@
 #include "estimators/shared/calls.h"
 #include "estimators/shared/windowed_work.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // Ops names the operations:
 //   kWhole(estimator), kCausal(estimator)              the options of the two forms
@@ -83,6 +83,6 @@ class SampledModule : public EstimatorModule {
   }
 };
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_SHARED_SAMPLED_MODULE_H_

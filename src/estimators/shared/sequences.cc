@@ -2,7 +2,7 @@
 
 #include "core/check.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 void require_offsets(const char* function, const char* argument, std::span<const int64_t> offsets, int64_t length) {
@@ -56,4 +56,4 @@ void fill_rest(MutView3 view, int64_t b, int64_t begin, float value) {
   }
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

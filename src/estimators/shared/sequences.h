@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "core/scratch.h"
+#include "core/sibling_api.h"
 #include "kernels/rows.h"
 #include "raffia/attention.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // Tokens that attend to each other, in entry `batch` of q, k, v. Its index in the list is its batch entry in a state.
 struct Sequence {
@@ -22,7 +23,8 @@ struct Sequence {
 };
 
 // Checks the layout against the shapes. `lengths` apply to keys, and also to queries if there are as many of them.
-std::vector<Sequence> sequences_of(const char* function, const Layout& layout, int64_t batch, int64_t queries, int64_t keys);
+RAFFIA_SIBLING_API std::vector<Sequence> sequences_of(const char* function, const Layout& layout, int64_t batch, int64_t queries,
+                                                      int64_t keys);
 
 // Sets tokens [begin, T) of a batch entry, which are outside of all sequences, to zero (or another value).
 void fill_rest(MutView4 view, int64_t b, int64_t begin);
@@ -80,6 +82,6 @@ class Workers {
   int count_;
 };
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_SHARED_SEQUENCES_H_

@@ -4,7 +4,7 @@
 
 #include "core/scratch.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 KeyMask mask_of(View2 valid, View3 key_bias, int64_t b, int64_t t, int64_t g) {
   KeyMask mask;
@@ -198,4 +198,4 @@ void backward(const SoftmaxPart& part, View4 out, View3 logsumexp, View4 dout, V
   part.workers.run(tasks, scratch, softmax_backward);
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -14,7 +14,7 @@
 #include "kernels/softmax.h"
 #include "raffia/attention.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 struct PartSequence {
   int64_t batch;
@@ -61,6 +61,6 @@ struct Additions {
 void backward(const SoftmaxPart& part, View4 out, View3 logsumexp, View4 dout, View3 dlogsumexp,
               const SoftmaxGradients& gradients, Additions additions = {});
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_SHARED_SOFTMAX_PART_H_

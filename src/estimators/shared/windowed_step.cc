@@ -5,7 +5,7 @@
 #include "core/check.h"
 #include "estimators/shared/windows.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // Token `b` is added to the window of its session, as row `at`.
@@ -145,4 +145,4 @@ void windowed_step(const WindowedCall& call, const std::vector<StepEntry>& entri
   }
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

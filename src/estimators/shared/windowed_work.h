@@ -6,7 +6,7 @@
 
 #include "estimators/registry.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // keys_before(n): what stands for n windows. On the mean over a sequence of `length` tokens.
 template <class KeysBefore>
@@ -22,6 +22,6 @@ TokenWork windowed_step_work(int64_t window, int64_t depth, const KeysBefore& ke
   return {.keys = 0.5 * static_cast<double>(window) + keys_before(depth / window)};
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_SHARED_WINDOWED_WORK_H_

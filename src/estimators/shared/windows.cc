@@ -9,7 +9,7 @@
 #include "core/window_layout.h"
 #include "estimators/shared/sample_states.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 bool takes_part(View2 valid, int64_t b, int64_t t) {
@@ -386,4 +386,4 @@ void query_bias_gradients(const WindowedCall& call, const Stretch& stretch, View
   });
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -21,7 +21,7 @@
 #include "raffia/lara.h"
 #include "raffia/window_state.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // An array owned by an op: row-major fp32.
 template <size_t Rank>
@@ -246,6 +246,6 @@ void windowed_step(const WindowedCall& call, const std::vector<StepEntry>& entri
                    const std::function<std::vector<StepKeys>(const StepEntry&, int64_t member)>& others,
                    const std::function<void(const StepEntry&)>& complete);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_SHARED_WINDOWS_H_

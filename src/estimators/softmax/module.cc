@@ -6,7 +6,7 @@
 #include "estimators/shared/calls.h"
 #include "estimators/softmax/options.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 class ExactModule : public EstimatorModule {
@@ -130,4 +130,4 @@ const EstimatorModule& window_module() {
   return module;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -13,6 +13,8 @@
 #include "raffia/attention.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 // Common to forward and backward: checked shapes, and the sequences.

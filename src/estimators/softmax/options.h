@@ -2,12 +2,13 @@
 #ifndef RAFFIA_ESTIMATORS_SOFTMAX_OPTIONS_H_
 #define RAFFIA_ESTIMATORS_SOFTMAX_OPTIONS_H_
 
+#include "core/sibling_api.h"
 #include "raffia/estimator.h"
 
-namespace raffia {
+namespace raffia::internal {
 
-SoftmaxOptions softmax_options(const Estimator& estimator, bool causal);  // softmax, window
+RAFFIA_SIBLING_API SoftmaxOptions softmax_options(const Estimator& estimator, bool causal);  // softmax, window
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_SOFTMAX_OPTIONS_H_

@@ -10,7 +10,7 @@
 #include "core/check.h"
 #include "raffia/version.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr size_t kOrders = 4;
@@ -187,4 +187,4 @@ std::string bleu_signature() {
   return fmt::format("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:raffia-{}", RAFFIA_VERSION);
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

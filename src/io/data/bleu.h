@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace raffia {
+namespace raffia::internal {
 
 struct Bleu {
   double score = 0;                       // 0..100
@@ -30,6 +30,6 @@ std::string bleu_signature();
 // apostrophes and dashes within words.
 std::string tokens_13a(std::string_view sentence);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_DATA_BLEU_H_

@@ -13,7 +13,7 @@
 #include "io/formats/text.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 std::vector<std::string_view> columns_of(std::string_view line) {
@@ -285,4 +285,4 @@ LabelledImages read_cifar_images(std::span<const std::filesystem::path> paths) {
   return result;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

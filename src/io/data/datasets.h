@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace raffia {
+namespace raffia::internal {
 
 // The file with this name, or compressed with .gz or .xz added. Empty if there is none of them.
 std::filesystem::path find_data_file(const std::filesystem::path& path);
@@ -77,6 +77,6 @@ LabelledImages read_idx_pixels(const std::filesystem::path& images);
 // CIFAR-10's binary files, concatenated: records of a label byte and 3 x 32 x 32 bytes.
 LabelledImages read_cifar_images(std::span<const std::filesystem::path> paths);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_DATA_DATASETS_H_

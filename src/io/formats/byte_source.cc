@@ -8,7 +8,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr size_t kPieceElements = 1 << 18;
@@ -44,4 +44,4 @@ void read_floats(const ByteSource& source, uint64_t at, ElementType type, std::s
   }
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

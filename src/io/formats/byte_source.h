@@ -9,10 +9,11 @@
 #include <string>
 #include <utility>
 
+#include "core/sibling_api.h"
 #include "io/formats/elements.h"
 #include "io/formats/file.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 class ByteSource {
  public:
@@ -56,8 +57,8 @@ class FileSource : public ByteSource {
 };
 
 // values.size() elements from byte `at`, converted piece by piece.
-void read_floats(const ByteSource& source, uint64_t at, ElementType type, std::span<float> values);
+RAFFIA_SIBLING_API void read_floats(const ByteSource& source, uint64_t at, ElementType type, std::span<float> values);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_BYTE_SOURCE_H_

@@ -13,7 +13,7 @@
 #include "io/formats/text.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 struct Format {
@@ -179,4 +179,4 @@ std::string decompressed(std::string bytes, std::string_view where, uint64_t lim
   return output;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

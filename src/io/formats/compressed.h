@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-namespace raffia {
+namespace raffia::internal {
 
 enum class Compression : uint8_t { none, gzip, xz, bzip2, zip, zstd };
 
@@ -42,6 +42,6 @@ class Decompressor {
 // and xz, and for data that are damaged, truncated, or larger than `limit` bytes when decompressed. IoError: too little memory.
 std::string decompressed(std::string bytes, std::string_view where, uint64_t limit);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_COMPRESSED_H_

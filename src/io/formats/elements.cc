@@ -8,7 +8,7 @@
 #include "core/check.h"
 #include "raffia/views.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 float float_of_half(uint16_t half) {
@@ -69,6 +69,6 @@ std::optional<int64_t> element_count(std::span<const int64_t> shape) {
   return count;
 }
 
-std::string to_string(std::span<const int64_t> shape) { return to_string(shape.data(), shape.size()); }
+std::string to_string(std::span<const int64_t> shape) { return raffia::to_string(shape.data(), shape.size()); }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
-namespace raffia {
+#include "core/sibling_api.h"
+
+namespace raffia::internal {
 
 // Row-major.
 struct FloatArray {
@@ -25,9 +27,9 @@ size_t size_of(ElementType type);
 void to_floats(std::span<const std::byte> bytes, ElementType type, std::span<float> values);
 
 // The product of all extents, 1 for none; nullopt if one is negative or the product overflows int64_t.
-std::optional<int64_t> element_count(std::span<const int64_t> shape);
+RAFFIA_SIBLING_API std::optional<int64_t> element_count(std::span<const int64_t> shape);
 
-std::string to_string(std::span<const int64_t> shape);  // "[2, 128, 8]"
+RAFFIA_SIBLING_API std::string to_string(std::span<const int64_t> shape);  // "[2, 128, 8]"
 
 // A little-endian unsigned number of the size of `Word`, at `at`.
 template <typename Word>
@@ -37,6 +39,6 @@ Word little_endian(std::span<const std::byte> bytes, size_t at = 0) {
   return word;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_ELEMENTS_H_

@@ -20,7 +20,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -265,4 +265,4 @@ void ReplacementFile::commit() {
 
 void sync_names(const fs::path& directory) { File(directory, O_RDONLY | O_DIRECTORY, "open to sync").sync(); }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -10,9 +10,11 @@
 #include <string_view>
 #include <utility>
 
+#include "core/sibling_api.h"
+
 struct stat;
 
-namespace raffia {
+namespace raffia::internal {
 
 // Detects changes of a file: its size, and the time of its last modification in nanoseconds.
 struct FileVersion {
@@ -22,7 +24,7 @@ struct FileVersion {
 };
 
 // An open file, closed by the destructor.
-class File {
+class RAFFIA_SIBLING_API File {
  public:
   // Only regular files: others, such as a pipe without a writer, are an error instead of blocking.
   static File open_to_read(const std::filesystem::path& path);
@@ -59,7 +61,7 @@ class File {
 // file system shares locks. The first entry that a process makes in a directory removes such leftovers there.
 //
 // Names are ".raffia-PID-N.tmp", or ".OWNER.raffia-PID-N.tmp" with `owner`.
-class TemporaryEntry {
+class RAFFIA_SIBLING_API TemporaryEntry {
  public:
   enum class Kind : uint8_t { file, directory };
 
@@ -92,7 +94,7 @@ class TemporaryEntry {
 //
 // Without commit(), the target is not changed and the temporary file is removed. Only its owner can read it before
 // commit(); then it has the permissions of the file that it replaces, or those of a new file.
-class ReplacementFile {
+class RAFFIA_SIBLING_API ReplacementFile {
  public:
   explicit ReplacementFile(const std::filesystem::path& target);
   ReplacementFile(const ReplacementFile&) = delete;
@@ -108,8 +110,8 @@ class ReplacementFile {
 };
 
 // Syncs a directory: without this, new names in it may be lost in a crash.
-void sync_names(const std::filesystem::path& directory);
+RAFFIA_SIBLING_API void sync_names(const std::filesystem::path& directory);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_FILE_H_

@@ -10,7 +10,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Bytes = std::span<const std::byte>;
@@ -115,4 +115,4 @@ void save_image(const std::filesystem::path& path, Bytes image) {
   file.commit();
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

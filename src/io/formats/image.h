@@ -15,9 +15,10 @@
 #include <string_view>
 #include <vector>
 
+#include "core/sibling_api.h"
 #include "io/formats/file.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 struct ImageFormat {
   std::string_view magic;     // 8 bytes
@@ -39,17 +40,18 @@ inline constexpr ImageFormat kKeyCacheImage{.magic = "RAFKEYCA", .noun = "key ca
 inline constexpr ImageFormat kSessionImage{.magic = "RAFSESSN", .noun = "session", .version = 2, .fields = 3, .oldest = 1};
 
 // Fills the header of an image whose payload is already written.
-void put_header(const ImageFormat& format, std::span<const int64_t> fields, std::span<std::byte> image);
+RAFFIA_SIBLING_API void put_header(const ImageFormat& format, std::span<const int64_t> fields, std::span<std::byte> image);
 
 // `header`: the first header_size() bytes, or all there are.
-std::vector<int64_t> read_fields(const ImageFormat& format, std::span<const std::byte> header, std::string_view where);
+RAFFIA_SIBLING_API std::vector<int64_t> read_fields(const ImageFormat& format, std::span<const std::byte> header,
+                                                    std::string_view where);
 
 // Checks that the payload has `expected` bytes, in the header and actually; `total` is the number of bytes, header included.
-void require_sizes(const ImageFormat& format, std::span<const std::byte> header, uint64_t expected, uint64_t total,
-                   std::string_view where);
+RAFFIA_SIBLING_API void require_sizes(const ImageFormat& format, std::span<const std::byte> header, uint64_t expected,
+                                      uint64_t total, std::string_view where);
 
-void require_checksum(const ImageFormat& format, std::span<const std::byte> header, std::span<const std::byte> payload,
-                      std::string_view where);
+RAFFIA_SIBLING_API void require_checksum(const ImageFormat& format, std::span<const std::byte> header,
+                                         std::span<const std::byte> payload, std::string_view where);
 
 // The first header_size() bytes, or all there are.
 std::vector<std::byte> load_header(const ImageFormat& format, File& file);
@@ -66,8 +68,8 @@ void swap_if_big_endian(std::span<std::byte> bytes) {
 }
 
 // Atomic: writes a temporary file, syncs it and renames it.
-void save_image(const std::filesystem::path& path, std::span<const std::byte> image);
+RAFFIA_SIBLING_API void save_image(const std::filesystem::path& path, std::span<const std::byte> image);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_IMAGE_H_

@@ -11,7 +11,7 @@
 #include "core/suggest.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Json = nlohmann::json;
@@ -220,4 +220,4 @@ void JsonFields::refuse_misspelled(std::span<const std::string> known) const {
   }
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-namespace raffia {
+namespace raffia::internal {
 
 // Always use this to read untrusted JSON. Deep nesting would overflow the stack in recursive code and in the destructor of the
 // tree. Throws FormatError, which begins with `where`, for text that is not JSON or nested deeper than kDeepestJson.
@@ -82,6 +82,6 @@ class JsonFields {
   std::set<std::string, std::less<>> taken_;
 };
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_JSON_FIELDS_H_

@@ -14,7 +14,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // Data for a signal handler: no locks, no allocation. Further files are also mapped, but not named by the handler.
@@ -97,4 +97,4 @@ void exit_where_mapped_files_are_cut(const char* program) {
   sigaction(SIGBUS, &action, nullptr);
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -6,11 +6,12 @@
 #include <filesystem>
 #include <span>
 
+#include "core/sibling_api.h"
 #include "io/formats/file.h"
 
-namespace raffia {
+namespace raffia::internal {
 
-class MappedFile {
+class RAFFIA_SIBLING_API MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);  // a regular file; throws IoError
   ~MappedFile();
@@ -37,6 +38,6 @@ class MappedFile {
 // signals to its user. `program` must live as long as the process.
 void exit_where_mapped_files_are_cut(const char* program);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_MAPPED_FILE_H_

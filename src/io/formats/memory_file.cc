@@ -12,6 +12,8 @@
 #include "raffia/memory.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 // Payload: per entry the number of tokens and of rows (64 bits each), the keys [rows, G, D] and the values [rows, G, V].

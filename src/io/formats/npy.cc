@@ -13,7 +13,7 @@
 #include "io/formats/byte_source.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
@@ -246,4 +246,4 @@ FloatArray parse_npy(std::span<const std::byte> bytes, std::string_view where) {
 
 FloatArray read_npy(const std::filesystem::path& path) { return read_array(FileSource(path)); }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -10,12 +10,12 @@
 
 #include "io/formats/elements.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // Elements <f2, <f4 or <f8, of any rank, in C or Fortran order. `where` names the bytes in messages. Throws FormatError.
 FloatArray parse_npy(std::span<const std::byte> bytes, std::string_view where);
 FloatArray read_npy(const std::filesystem::path& path);  // also throws IoError
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_NPY_H_

@@ -12,7 +12,7 @@
 #include "io/formats/text.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using namespace std::string_view_literals;
@@ -92,4 +92,4 @@ FloatArray read_picture(const std::filesystem::path& path) {
   return parse_picture(decompressed(read_file(path, kMaxBytesOfFile), path.string(), kMaxBytesOfFile), path.string());
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

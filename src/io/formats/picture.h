@@ -8,7 +8,7 @@
 
 #include "io/formats/elements.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // Maximum width and height: images for models are far smaller, and a small file may claim any size.
 inline constexpr int64_t kMaxPixelsOfSide = 4096;
@@ -24,6 +24,6 @@ bool is_picture(const std::filesystem::path& path);
 // May be compressed (gz, xz). Also throws IoError.
 FloatArray read_picture(const std::filesystem::path& path);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_PICTURE_H_

@@ -33,7 +33,7 @@ void* reallocate(void* memory, size_t size) { return size > kMaxBytesAtOnce ? nu
 #define STB_IMAGE_IMPLEMENTATION
 #include <stb/stb_image.h>
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // Whether every Huffman table of a JPEG file has at most 256 codes. stb_image (Debian 12) writes past its own tables otherwise.
@@ -84,4 +84,4 @@ DecodedPicture decode_picture(std::string_view bytes, int max_pixels) {
   return picture;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

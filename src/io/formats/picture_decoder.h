@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace raffia {
+namespace raffia::internal {
 
 struct DecodedPicture {
   int width = 0, height = 0;
@@ -19,6 +19,6 @@ struct DecodedPicture {
 // Memory is limited by `max_pixels` per side, whatever the file claims.
 DecodedPicture decode_picture(std::string_view bytes, int max_pixels);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_PICTURE_DECODER_H_

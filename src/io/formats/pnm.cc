@@ -7,7 +7,7 @@
 #include "io/formats/text.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr uint32_t kMaxExtent = 1 << 24, kMaxValue = 65535;
@@ -101,4 +101,4 @@ FloatArray read_pnm(const std::filesystem::path& path) {
   return parse_pnm(read_data_file(path, kMaxBytesOfImage), path.string());
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -7,13 +7,13 @@
 
 #include "io/formats/elements.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // [channels, height, width], channels 1 or 3, from 0 (black) to 1. Throws FormatError that names the byte; `where` names the
 // file.
 FloatArray parse_pnm(std::string_view bytes, std::string_view where);
 FloatArray read_pnm(const std::filesystem::path& path);  // may be compressed (gz, xz); also throws IoError
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_PNM_H_

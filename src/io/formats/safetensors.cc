@@ -16,7 +16,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Json = nlohmann::json;
@@ -355,7 +355,7 @@ void Safetensors::require_checksum() const {
     }
     return XXH3_64bits_digest(&hash);
   };
-  raffia::require_checksum(metadata_, of_data, source_->name());
+  internal::require_checksum(metadata_, of_data, source_->name());
 }
 
 struct SafetensorsWriter::Hash {
@@ -483,4 +483,4 @@ void write_safetensors(const std::filesystem::path& path, std::span<const Tensor
   file.commit();
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -15,14 +15,15 @@
 #include <string_view>
 #include <vector>
 
+#include "core/sibling_api.h"
 #include "io/formats/byte_source.h"
 #include "io/formats/elements.h"
 #include "io/formats/file.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // Reads the header of a file, and its tensors one by one.
-class Safetensors {
+class RAFFIA_SIBLING_API Safetensors {
  public:
   struct Tensor {
     std::string name;
@@ -62,11 +63,11 @@ class Safetensors {
 
 // Metadata: XXH3 of the data as 16 hexadecimal digits. Files of other programs have none.
 constexpr const char* kChecksumKey = "xxh3";
-uint64_t data_checksum(std::span<const std::byte> data);
+RAFFIA_SIBLING_API uint64_t data_checksum(std::span<const std::byte> data);
 // Throws FormatError if the metadata have a different checksum. `of_data` is called only if they have one.
-void require_checksum(const std::map<std::string, std::string>& metadata, const std::function<uint64_t()>& of_data,
-                      std::string_view where);
-std::string hexadecimal(uint64_t checksum);
+RAFFIA_SIBLING_API void require_checksum(const std::map<std::string, std::string>& metadata,
+                                         const std::function<uint64_t()>& of_data, std::string_view where);
+RAFFIA_SIBLING_API std::string hexadecimal(uint64_t checksum);
 
 struct TensorHead {
   std::string name;
@@ -80,7 +81,7 @@ struct TensorHead {
 //   for (...) file.write(bytes);  // of the tensors in the order of their heads, little-endian, row-major
 //   file.commit();
 // One entry is added to the metadata, kChecksumKey: of all bytes after the header.
-class SafetensorsWriter {
+class RAFFIA_SIBLING_API SafetensorsWriter {
  public:
   // Throws InvalidArgument for duplicate names and sizes that overflow, or IoError.
   SafetensorsWriter(const std::filesystem::path& path, std::span<const TensorHead> heads,
@@ -107,13 +108,13 @@ struct TensorToWrite {
 };
 
 // The bytes of such a file. Throws InvalidArgument if the bytes of a tensor do not match its type and shape.
-std::vector<std::byte> safetensors_image(std::span<const TensorToWrite> tensors,
-                                         const std::map<std::string, std::string>& metadata = {});
+RAFFIA_SIBLING_API std::vector<std::byte> safetensors_image(std::span<const TensorToWrite> tensors,
+                                                            const std::map<std::string, std::string>& metadata = {});
 
 // Replaces the file atomically. Throws InvalidArgument if the bytes of a tensor do not match its type and shape, or IoError.
-void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,
-                       const std::map<std::string, std::string>& metadata = {});
+RAFFIA_SIBLING_API void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,
+                                          const std::map<std::string, std::string>& metadata = {});
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_SAFETENSORS_H_

@@ -20,7 +20,7 @@
 #include "io/formats/text.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -332,4 +332,4 @@ std::vector<std::byte> read_session_file(const std::filesystem::path& path,
   return bytes;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

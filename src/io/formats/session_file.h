@@ -14,7 +14,7 @@
 #include "raffia/memory.h"
 #include "raffia/session.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 struct SessionImage {
   struct Part {
@@ -58,6 +58,6 @@ struct SessionHeader {
 std::vector<std::byte> read_session_file(const std::filesystem::path& path,
                                          const std::function<uint64_t(const SessionHeader&)>& max_bytes = {});
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_SESSION_FILE_H_

@@ -12,7 +12,7 @@
 #include "io/formats/image.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // Lists in a payload begin with their number of entries, which is limited by the bytes that follow.
@@ -127,4 +127,4 @@ void read_session_v1(std::span<const std::byte> bytes, int64_t parts, std::strin
   reader.expect_end();
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

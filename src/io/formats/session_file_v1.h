@@ -9,11 +9,11 @@
 
 #include "io/formats/session_file.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // Fills an image that has its position already. `bytes`: the whole file, whose frame is sound. Throws FormatError.
 void read_session_v1(std::span<const std::byte> bytes, int64_t parts, std::string_view where, SessionImage& image);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_SESSION_FILE_V1_H_

@@ -12,6 +12,8 @@
 #include "raffia/state.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 constexpr size_t kHeaderSize = kStateImage.header_size();

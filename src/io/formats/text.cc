@@ -10,7 +10,7 @@
 #include "io/formats/file.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 bool is_continuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
@@ -137,4 +137,4 @@ std::string counted(uint64_t number, std::string_view noun) {
   return fmt::format("{} {}{}", grouped(number), noun, number == 1 ? "" : "s");
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

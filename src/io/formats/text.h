@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace raffia {
+namespace raffia::internal {
 
 // The whole file, any bytes. Throws IoError, and FormatError for a file of more than `limit` bytes, or one that is nearly all
 // hole.
@@ -77,6 +77,6 @@ std::string grouped(uint64_t number);
 std::string counted(uint64_t number, std::string_view noun);
 inline std::string counted(int64_t number, std::string_view noun) { return counted(static_cast<uint64_t>(number), noun); }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_TEXT_H_

@@ -8,7 +8,7 @@
 #include "core/check.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr std::string_view kScale = "_scale";
@@ -173,4 +173,4 @@ std::vector<WeightSource> weight_sources(const Safetensors& file, std::string_vi
   return sources;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

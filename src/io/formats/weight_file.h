@@ -14,7 +14,7 @@
 #include "core/weight_matrix.h"
 #include "io/formats/safetensors.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // A tensor that is read a few rows at a time; a row has one index of the first axis.
 struct WeightSource {
@@ -48,6 +48,6 @@ StorageReport write_weights(const std::filesystem::path& path, std::span<const W
 // has.
 std::vector<WeightSource> weight_sources(const Safetensors& file, std::string_view where);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_FORMATS_WEIGHT_FILE_H_

@@ -16,6 +16,8 @@
 #include "raffia/window_state.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 using Bytes = std::span<const std::byte>;

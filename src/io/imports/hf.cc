@@ -16,7 +16,7 @@
 #include "model/plan.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 namespace fs = std::filesystem;
@@ -253,4 +253,4 @@ HfModel load_hf(const fs::path& directory) {
   return result;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

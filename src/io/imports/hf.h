@@ -12,7 +12,7 @@
 
 #include "io/imports/imported_model.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 struct HfConfig {
   ModelConfig model;
@@ -36,6 +36,6 @@ struct HfModel {
 // Every tensor is checked by name and shape. Throws IoError or FormatError.
 HfModel load_hf(const std::filesystem::path& directory);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_IMPORTS_HF_H_

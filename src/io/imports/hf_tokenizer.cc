@@ -14,7 +14,7 @@
 #include "io/tokenizers/tokenizer_kinds.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 using Json = nlohmann::json;
@@ -345,4 +345,4 @@ class HfReader {
 
 BpeModel bpe_from_hf(const HfTokenizerFiles& files, int64_t vocabulary) { return HfReader(files, vocabulary).read(); }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -9,7 +9,7 @@
 
 #include "io/tokenizers/tokenizer_bpe.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 struct HfTokenizerFiles {
   std::string_view tokenizer;         // text of tokenizer.json
@@ -22,6 +22,6 @@ struct HfTokenizerFiles {
 // Throws FormatError.
 BpeModel bpe_from_hf(const HfTokenizerFiles& files, int64_t vocabulary);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_IMPORTS_HF_TOKENIZER_H_

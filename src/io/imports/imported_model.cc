@@ -4,7 +4,7 @@
 #include "io/data/datasets.h"
 #include "model/model_directory.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 StorageReport save_model(const ImportedModel& model, const Tokenizer* tokenizer, const std::filesystem::path& directory,
                          const SaveOptions& options) {
@@ -21,4 +21,4 @@ StorageReport save_model(const ImportedModel& model, const Tokenizer* tokenizer,
   return report;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -10,7 +10,7 @@
 #include "raffia/model_config.h"
 #include "raffia/tokenizer.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 struct ImportedModel {
   ModelConfig config;
@@ -28,6 +28,6 @@ struct SaveOptions {
 StorageReport save_model(const ImportedModel& model, const Tokenizer* tokenizer, const std::filesystem::path& directory,
                          const SaveOptions& options);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_IMPORTS_IMPORTED_MODEL_H_

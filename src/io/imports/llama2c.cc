@@ -11,7 +11,7 @@
 #include "model/plan.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr size_t kHeaderWords = 7;
@@ -148,4 +148,4 @@ ImportedModel llama2c_model(const ByteSource& source) {
   return model;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -5,11 +5,11 @@
 #include "io/formats/byte_source.h"
 #include "io/imports/imported_model.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // Checks sizes against the length of the file before anything is read. `source` must outlive the result. Throws FormatError.
 ImportedModel llama2c_model(const ByteSource& source);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_IMPORTS_LLAMA2C_H_

@@ -2,7 +2,7 @@
 
 #include <charconv>
 
-namespace raffia {
+namespace raffia::internal {
 
 std::optional<unsigned char> byte_of_piece(std::string_view piece) {
   if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return {};
@@ -30,4 +30,4 @@ void add_character(std::string_view character, const std::unordered_map<std::str
   }
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace raffia {
+namespace raffia::internal {
 
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581
 
@@ -24,6 +24,6 @@ std::array<int32_t, 256> ids_of_bytes(std::span<const std::string> pieces, int32
 void add_character(std::string_view character, const std::unordered_map<std::string_view, int32_t>& ids_of_pieces,
                    const std::array<int32_t, 256>& ids_of_bytes, std::vector<int32_t>& ids);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_TOKENIZERS_BYTE_PIECES_H_

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-namespace raffia {
+namespace raffia::internal {
 
 struct PairMerge {
   int64_t rank;  // the lowest rank merges first; among equal ranks the leftmost pair
@@ -57,6 +57,6 @@ void merge_pairs(std::vector<int32_t>& ids, const Find& find) {
   std::erase(ids, kGone);
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_TOKENIZERS_PAIR_MERGES_H_

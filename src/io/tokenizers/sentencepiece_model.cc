@@ -8,7 +8,7 @@
 #include "io/formats/text.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // Numbers of fields, from sentencepiece_model.proto.
@@ -112,4 +112,4 @@ void check_sentencepiece_model(std::string_view bytes, std::string_view where) {
   if (!is_bpe) throw FormatError(fmt::format("{}: has no model type, expected {} ({})", where, kBpe, kNameOfBpe));
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -17,6 +17,8 @@
 #include "raffia/error.h"
 
 namespace raffia {
+
+using namespace internal;
 namespace {
 
 constexpr int64_t kVersion = 1;
@@ -88,22 +90,23 @@ std::unique_ptr<Tokenizer> tokenizer_from_json(std::string_view text, const std:
   return tokenizer;
 }
 
-void save_tokenizer_file(const std::filesystem::path& directory, std::string_view kind, const nlohmann::ordered_json& fields) {
+void internal::save_tokenizer_file(const std::filesystem::path& directory, std::string_view kind,
+                                   const nlohmann::ordered_json& fields) {
   nlohmann::ordered_json json = {{"kind", kind}, {"version", kVersion}};
   json.update(fields);
   write_file(directory / kTokenizerFile, json.dump(1) + "\n");
 }
 
-uint64_t tokenizer_fingerprint(std::string_view kind, std::string_view content) {
+uint64_t internal::tokenizer_fingerprint(std::string_view kind, std::string_view content) {
   const uint64_t of_kind = XXH3_64bits(kind.data(), kind.size());
   return XXH3_64bits_withSeed(content.data(), content.size(), of_kind);
 }
 
-void require_token(int32_t id, int64_t vocabulary) {
+void internal::require_token(int32_t id, int64_t vocabulary) {
   require(id >= 0 && id < vocabulary, "Tokenizer::decode: id {}, expected 0 to {}", id, vocabulary - 1);
 }
 
-bool is_special(int32_t id, int64_t vocabulary) {
+bool internal::is_special(int32_t id, int64_t vocabulary) {
   require_token(id, vocabulary);
   return id < kSpecialIds;
 }

@@ -14,7 +14,7 @@
 #include "io/tokenizers/tokenizer_kinds.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 // The code point that GPT-2 writes a byte with: itself where it is visible, else the next free one from 256 on.
@@ -347,4 +347,4 @@ std::unique_ptr<Tokenizer> bpe_tokenizer_from(JsonFields& fields) {
   return make_bpe_tokenizer(std::move(model), fields.where());
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

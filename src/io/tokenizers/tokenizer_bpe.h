@@ -14,7 +14,7 @@
 #include "io/tokenizers/word_splits.h"
 #include "raffia/tokenizer.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 enum class BpeForm : uint8_t {
   bytes,  // a piece writes each of its bytes as a visible character, as GPT-2 does
@@ -47,6 +47,6 @@ struct BpeModel {
 // decode() removes a leading space directly after `begin` and nowhere else.
 std::unique_ptr<Tokenizer> make_bpe_tokenizer(BpeModel model, std::string_view where);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_TOKENIZERS_TOKENIZER_BPE_H_

@@ -4,7 +4,7 @@
 #include "core/check.h"
 #include "io/tokenizers/tokenizer_kinds.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 class ByteTokenizer : public Tokenizer {
@@ -36,4 +36,4 @@ class ByteTokenizer : public Tokenizer {
 
 std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
 
-}  // namespace raffia
+}  // namespace raffia::internal

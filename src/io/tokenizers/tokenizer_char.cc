@@ -9,7 +9,7 @@
 #include "io/tokenizers/tokenizer_kinds.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 class CharTokenizer : public Tokenizer {
@@ -92,4 +92,4 @@ std::unique_ptr<Tokenizer> char_tokenizer_from(JsonFields& fields) {
   return std::make_unique<CharTokenizer>(std::move(characters));
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

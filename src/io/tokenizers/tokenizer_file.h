@@ -2,10 +2,10 @@
 #ifndef RAFFIA_IO_TOKENIZERS_TOKENIZER_FILE_H_
 #define RAFFIA_IO_TOKENIZERS_TOKENIZER_FILE_H_
 
-namespace raffia {
+namespace raffia::internal {
 
 constexpr const char* kTokenizerFile = "tokenizer.json";
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_TOKENIZERS_TOKENIZER_FILE_H_

@@ -14,7 +14,7 @@
 #include "io/tokenizers/tokenizer_file.h"
 #include "raffia/tokenizer.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 using Texts = std::span<const std::string_view>;
 
@@ -49,6 +49,6 @@ void require_token(int32_t id, int64_t vocabulary);  // throws InvalidArgument f
 // True for ids that decode() skips. Throws InvalidArgument for ids out of range.
 bool is_special(int32_t id, int64_t vocabulary);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_TOKENIZERS_TOKENIZER_KINDS_H_

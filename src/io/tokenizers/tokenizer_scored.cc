@@ -20,7 +20,7 @@
 #include "io/tokenizers/tokenizer_kinds.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr int32_t kUnknownPiece = 0, kBeginPiece = 1, kEndPiece = 2, kFirstPiece = 3;
@@ -177,4 +177,4 @@ std::unique_ptr<Tokenizer> scored_tokenizer_from(JsonFields& fields) {
   return make_scored_tokenizer(std::move(scored));
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

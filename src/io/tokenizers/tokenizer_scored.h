@@ -12,7 +12,7 @@
 
 #include "raffia/tokenizer.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 // By id. Ids 0, 1 and 2 are unknown, begin and end. A piece "<0xNN>" is one byte, for characters without a piece.
 struct ScoredPieces {
@@ -27,6 +27,6 @@ ScoredPieces parse_scored_pieces(std::span<const std::byte> bytes, std::string_v
 // begin().
 std::unique_ptr<Tokenizer> make_scored_tokenizer(ScoredPieces pieces);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_TOKENIZERS_TOKENIZER_SCORED_H_

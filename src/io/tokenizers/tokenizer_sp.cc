@@ -18,7 +18,7 @@
 #include "io/tokenizers/tokenizer_kinds.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr std::string_view kModelFile = "tokenizer.model";
@@ -296,4 +296,4 @@ std::unique_ptr<Tokenizer> sp_tokenizer_from(JsonFields& fields, const std::file
   return sp_tokenizer_over(std::move(model), path.string());
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

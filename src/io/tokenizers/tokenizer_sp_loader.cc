@@ -5,14 +5,15 @@
 #include "io/tokenizers/tokenizer_sp_module.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
-// Beside the library that this code is in.
+// Beside the library that this code is in, or where the program finds libraries (its RUNPATH) if the code is in the program.
 std::filesystem::path module_path() {
   Dl_info here{};
   if (dladdr(reinterpret_cast<const void*>(&module_path), &here) == 0 || here.dli_fname == nullptr) return RAFFIA_SP_MODULE;
-  return std::filesystem::path(here.dli_fname).parent_path() / RAFFIA_SP_MODULE;
+  const auto beside = std::filesystem::path(here.dli_fname).parent_path() / RAFFIA_SP_MODULE;
+  return std::filesystem::exists(beside) ? beside : RAFFIA_SP_MODULE;
 }
 
 SpModule load_module() {
@@ -39,4 +40,4 @@ std::unique_ptr<Tokenizer> sp_tokenizer_from(JsonFields& fields, const std::file
   return module().load(fields, directory);
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -1,3 +1,5 @@
 #include "io/tokenizers/tokenizer_sp_module.h"
 
-void raffia_sp_module(raffia::SpModule* module) { *module = {&raffia::train_sp_tokenizer, &raffia::sp_tokenizer_from}; }
+void raffia_sp_module(raffia::internal::SpModule* module) {
+  *module = {&raffia::internal::train_sp_tokenizer, &raffia::internal::sp_tokenizer_from};
+}

@@ -4,16 +4,17 @@
 #define RAFFIA_IO_TOKENIZERS_TOKENIZER_SP_MODULE_H_
 
 #include "io/tokenizers/tokenizer_kinds.h"
+#include "raffia/api.h"
 
-namespace raffia {
+namespace raffia::internal {
 
 struct SpModule {
   decltype(&train_sp_tokenizer) train;
   decltype(&sp_tokenizer_from) load;
 };
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
-extern "C" void raffia_sp_module(raffia::SpModule* module);  // what the module exports
+extern "C" RAFFIA_API void raffia_sp_module(raffia::internal::SpModule* module);  // what the module exports
 
 #endif  // RAFFIA_IO_TOKENIZERS_TOKENIZER_SP_MODULE_H_

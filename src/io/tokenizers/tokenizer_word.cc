@@ -10,7 +10,7 @@
 #include "io/tokenizers/tokenizer_kinds.h"
 #include "raffia/error.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 constexpr std::string_view kLineEnd = "\n";
@@ -107,4 +107,4 @@ std::unique_ptr<Tokenizer> word_tokenizer_from(JsonFields& fields) {
   return std::make_unique<WordTokenizer>(std::move(words));
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <span>
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 struct Range {
@@ -166,4 +166,4 @@ bool is_unicode_space(uint32_t code) {
          code == 0x3000;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-namespace raffia {
+namespace raffia::internal {
 
 bool is_unicode_letter(uint32_t code);
 bool is_unicode_number(uint32_t code);
@@ -16,6 +16,6 @@ bool is_unicode_letter(char) = delete;
 bool is_unicode_number(char) = delete;
 bool is_unicode_space(char) = delete;
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_TOKENIZERS_UNICODE_CLASSES_H_

@@ -5,7 +5,7 @@
 #include "io/formats/text.h"
 #include "io/tokenizers/unicode_classes.h"
 
-namespace raffia {
+namespace raffia::internal {
 namespace {
 
 enum class Class : uint8_t { letter, number, space, other, end };
@@ -126,4 +126,4 @@ std::vector<std::string_view> words_of(std::string_view text, WordSplit split) {
   return words;
 }
 
-}  // namespace raffia
+}  // namespace raffia::internal

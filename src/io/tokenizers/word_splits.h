@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace raffia {
+namespace raffia::internal {
 
 enum class WordSplit : uint8_t {
   none,         // the text is one word
@@ -26,6 +26,6 @@ constexpr std::string_view kLlama3Pattern =
 // The words of any bytes, in order; concatenated they are the text. Bytes that are not UTF-8 count as punctuation.
 std::vector<std::string_view> words_of(std::string_view text, WordSplit split);
 
-}  // namespace raffia
+}  // namespace raffia::internal
 
 #endif  // RAFFIA_IO_TOKENIZERS_WORD_SPLITS_H_

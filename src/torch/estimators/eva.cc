@@ -2,7 +2,7 @@
 #include "estimators/eva/options.h"
 #include "torch/estimators/registry.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 namespace {
 
 class EvaTensors : public TensorEstimator {
@@ -28,4 +28,4 @@ const TensorEstimator& eva_tensors() {
   return one;
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops

@@ -4,7 +4,7 @@
 #include "estimators/softmax/options.h"
 #include "torch/estimators/registry.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 namespace {
 
 class ExactTensors : public TensorEstimator {
@@ -47,4 +47,4 @@ const TensorEstimator& exact_tensors() {
   return one;
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops

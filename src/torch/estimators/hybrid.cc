@@ -2,7 +2,7 @@
 #include "estimators/hybrid/options.h"
 #include "torch/estimators/registry.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 namespace {
 
 HybridTensors inputs_of(const AttendTensors& in) {
@@ -43,4 +43,4 @@ const TensorEstimator& hybrid_tensors() {
   return one;
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops

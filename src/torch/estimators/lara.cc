@@ -2,7 +2,7 @@
 #include "estimators/lara/options.h"
 #include "torch/estimators/registry.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 namespace {
 
 class LaraTensors : public TensorEstimator {
@@ -28,4 +28,4 @@ const TensorEstimator& lara_tensors() {
   return one;
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops

@@ -1,7 +1,7 @@
 // The mean of the visible values: linear attention with the feature 1, as src/estimators/mean/module.cc says.
 #include "torch/estimators/registry.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 namespace {
 
 // [B, T, H, d] -> [B, T, H, 1], 1 for any x, NaN included. A part of the graph, with the gradient 0: every parameter of a module
@@ -36,4 +36,4 @@ const TensorEstimator& mean_tensors() {
   return one;
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops

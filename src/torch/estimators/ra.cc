@@ -2,7 +2,7 @@
 #include "estimators/ra/options.h"
 #include "torch/estimators/registry.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 namespace {
 
 class RaTensors : public TensorEstimator {
@@ -28,4 +28,4 @@ const TensorEstimator& ra_tensors() {
   return one;
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops

@@ -2,7 +2,7 @@
 
 #include "core/check.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 
 // Each is defined in the file of its kind, and has its row in tensors_of().
 const TensorEstimator& exact_tensors();  // softmax, window
@@ -32,4 +32,4 @@ Keys with_past(const AttendTensors& in, const TensorMemory& memory) {
           memory.keys.size(1)};
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops

@@ -7,8 +7,9 @@
 #include "raffia/estimator.h"
 #include "raffia/torch/ops.h"
 #include "torch/libtorch.h"
+#include "torch/ops/tensors.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 
 struct AttendTensors {
   Tensor q, k, v;                           // [B, Tq, H, d], [B, Tk, G, d]
@@ -75,6 +76,6 @@ Tensor attend_behind(const Tensor& q, int64_t past, const Op& op) {
   return op(at::cat({padding, q}, 1)).narrow(1, past, q.size(1));
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops
 
 #endif  // RAFFIA_TORCH_ESTIMATORS_REGISTRY_H_

@@ -2,7 +2,7 @@
 #include "estimators/rfa/options.h"
 #include "torch/estimators/registry.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 namespace {
 
 class RfaTensors : public TensorEstimator {
@@ -52,4 +52,4 @@ const TensorEstimator& rfa_gate_tensors() {
   return one;
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops

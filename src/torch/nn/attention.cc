@@ -13,6 +13,10 @@
 #include "torch/nn/pieces.h"
 
 namespace raffia::nn {
+
+using namespace internal;
+using namespace internal::nn;
+namespace ops = internal::ops;
 namespace {
 
 std::string shape_of(const Tensor& tensor) { return fmt::format("[{}]", fmt::join(tensor.sizes(), ", ")); }

@@ -6,6 +6,8 @@
 #include "raffia/torch/nn.h"
 
 namespace raffia::nn {
+
+using namespace internal;
 AttentionMapImpl::AttentionMapImpl(const AttentionOptions& options, const MapPlan& plan) : options_(options), kind_(plan.kind) {
   if (plan.weight) {
     const auto dim = static_cast<double>(plan.weight->shape[2]);

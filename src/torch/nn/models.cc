@@ -7,7 +7,7 @@
 #include "raffia/tokenizer.h"
 #include "torch/nn/pieces.h"
 
-namespace raffia::nn {
+namespace raffia::internal::nn {
 namespace {
 
 void check_stream(const Estimator& estimator) {
@@ -150,4 +150,4 @@ std::shared_ptr<ModelImpl> make_model(const ModelConfig& config) {
   throw InvalidArgument(fmt::format("make_model: task is {}, expected one of the tasks", static_cast<int>(config.task)));
 }
 
-}  // namespace raffia::nn
+}  // namespace raffia::internal::nn

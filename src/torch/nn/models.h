@@ -12,7 +12,7 @@
 #include "torch/libtorch.h"
 #include "torch/nn/stack.h"
 
-namespace raffia::nn {
+namespace raffia::internal::nn {
 
 // The base class of all models.
 class ModelImpl : public torch::nn::Module {
@@ -87,6 +87,6 @@ std::shared_ptr<ModelImpl> make_model(const ModelConfig& config);
 void save_weights(const ModelImpl& model, const std::filesystem::path& path, uint64_t tokenizer = 0);  // atomic
 void load_weights(ModelImpl& model, const std::filesystem::path& path);
 
-}  // namespace raffia::nn
+}  // namespace raffia::internal::nn
 
 #endif  // RAFFIA_TORCH_NN_MODELS_H_

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-namespace raffia::nn {
+namespace raffia::internal::nn {
 
 torch::nn::Linear make_linear(const LinearLayerPlan& plan) {
   torch::nn::Linear linear(torch::nn::LinearOptions(plan.in(), plan.out()).bias(plan.bias.has_value()));
@@ -105,4 +105,4 @@ Tensor as_parameter(const Tensor& parameter, const Tensor& q) {
   return parameter.to(q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
 }
 
-}  // namespace raffia::nn
+}  // namespace raffia::internal::nn

@@ -8,7 +8,12 @@
 #include "raffia/torch/nn.h"
 #include "torch/libtorch.h"
 
-namespace raffia::nn {
+namespace raffia::internal::nn {
+
+using at::Tensor;
+using raffia::nn::Attention, raffia::nn::AttentionImpl, raffia::nn::AttentionMap, raffia::nn::AttentionOptions,
+    raffia::nn::AttentionState, raffia::nn::ForwardOptions, raffia::nn::Monitor, raffia::nn::SequenceSplit,
+    raffia::nn::make_attention;
 
 // Initial standard deviation of weights, as in GPT.
 constexpr double kInitialDeviation = 0.02;
@@ -63,6 +68,6 @@ TORCH_MODULE(Norm);
 // The type of parameters and gates for an op: double with double inputs, else fp32.
 Tensor as_parameter(const Tensor& parameter, const Tensor& q);
 
-}  // namespace raffia::nn
+}  // namespace raffia::internal::nn
 
 #endif  // RAFFIA_TORCH_NN_PIECES_H_

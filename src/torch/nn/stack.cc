@@ -7,7 +7,7 @@
 #include "core/check.h"
 #include "torch/nn/pieces.h"
 
-namespace raffia::nn {
+namespace raffia::internal::nn {
 namespace {
 
 // Branches that add to the residual stream have smaller initial weights, so that their sum does not grow with depth.
@@ -78,4 +78,4 @@ Tensor StackImpl::forward(Tensor x, const Surroundings& around, ModelState* stat
   return norm_(x);
 }
 
-}  // namespace raffia::nn
+}  // namespace raffia::internal::nn

@@ -11,7 +11,7 @@
 #include "torch/libtorch.h"
 #include "torch/nn/pieces.h"
 
-namespace raffia::nn {
+namespace raffia::internal::nn {
 
 using ModelState = std::vector<AttentionState>;  // one per causal attention, in order; empty: empty memory
 
@@ -55,6 +55,6 @@ class StackImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Stack);
 
-}  // namespace raffia::nn
+}  // namespace raffia::internal::nn
 
 #endif  // RAFFIA_TORCH_NN_STACK_H_

@@ -8,7 +8,7 @@
 #include "torch/nn/models.h"
 #include "torch/tensor_file.h"
 
-namespace raffia::nn {
+namespace raffia::internal::nn {
 namespace {
 
 // Parameters and buffers by name.
@@ -50,4 +50,4 @@ void load_weights(ModelImpl& model, const std::filesystem::path& path) {
   }
 }
 
-}  // namespace raffia::nn
+}  // namespace raffia::internal::nn

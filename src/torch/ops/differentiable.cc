@@ -2,7 +2,7 @@
 
 #include <torch/csrc/autograd/functions/basic_ops.h>
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 
 OptionalTensors to_list(at::ArrayRef<Tensor> tensors) {
   OptionalTensors list;
@@ -56,4 +56,4 @@ void refuse_second_derivatives(const char* op, at::ArrayRef<Tensor> inputs, Tens
   }
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops

@@ -28,7 +28,7 @@
 #include "torch/libtorch.h"
 #include "torch/ops/tensors.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 
 using OptionalTensors = c10::List<OptionalTensor>;
 
@@ -202,6 +202,6 @@ Tensors call_step(Tensors inputs, const typename Op::Settings& settings) {
   return Kernels<Op>::call_forward(inputs, false, settings);
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops
 
 #endif  // RAFFIA_TORCH_OPS_DIFFERENTIABLE_H_

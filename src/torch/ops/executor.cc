@@ -12,7 +12,7 @@
 #error "executor.cc needs OpenMP: at::parallel_for of this LibTorch is serial without it"
 #endif
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 namespace {
 
 class TorchExecutor final : public Executor {
@@ -54,4 +54,4 @@ Executor& torch_executor() {
   return executor;
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops

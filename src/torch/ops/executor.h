@@ -4,11 +4,11 @@
 
 #include "raffia/threads.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 
 // Over at::parallel_for, with at::get_num_threads() workers. Calls from within a parallel region run on the calling thread.
 Executor& torch_executor();
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops
 
 #endif  // RAFFIA_TORCH_OPS_EXECUTOR_H_

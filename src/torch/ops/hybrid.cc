@@ -7,6 +7,9 @@
 #include "torch/ops/window_state.h"
 
 namespace raffia::ops {
+
+using namespace internal;
+using namespace internal::ops;
 namespace {
 
 struct HybridOp {
@@ -131,7 +134,7 @@ struct HybridOp {
                                 .log_scale = mutable_view<1>(result[log_scale]),
                                 .q_far = mutable_view<4>(result[q_far]),
                                 .k_far = mutable_view<4>(result[k_far]),
-                                .map = ops::views_of(dmap)};
+                                .map = internal::ops::views_of(dmap)};
     const auto differentiate = [&](const auto&... initial) {
       hybrid_attention_backward(views_of(in), made_map(in, kind), initial..., view<4>(outputs[0]), floats_of(outputs[kOutputs]),
                                 view<4>(gradients[0]), wants, options_of(in, window, scale));

@@ -7,6 +7,9 @@
 #include "torch/ops/state.h"
 
 namespace raffia::ops {
+
+using namespace internal;
+using namespace internal::ops;
 namespace {
 
 enum class Form { whole, causal, gated };

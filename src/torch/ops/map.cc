@@ -1,6 +1,6 @@
 #include "torch/ops/map.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 namespace {
 
 bool is_random(MapKind kind) {
@@ -69,4 +69,4 @@ Map zero_gradient(const Map& map, bool weight, bool sigma, bool bias) {
           .bias = zeros_if(bias && learned, map.bias)};
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops

@@ -7,7 +7,7 @@
 #include "raffia/torch/ops.h"
 #include "torch/ops/tensors.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 
 // Throws InvalidArgument, which names `op`, unless the tensors form a map of `heads` heads for keys of size `dim`.
 void require_map(const std::string& op, const Map& map, int64_t heads, int64_t dim);
@@ -33,6 +33,6 @@ inline Map to_float(const Map& map) {
   return {.kind = map.kind, .weight = to_float(map.weight), .sigma = to_float(map.sigma), .bias = to_float(map.bias)};
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops
 
 #endif  // RAFFIA_TORCH_OPS_MAP_H_

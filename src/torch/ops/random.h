@@ -7,7 +7,7 @@
 #include "core/check.h"
 #include "raffia/random.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 
 // Seeds have 64 bits: a negative integer is taken as its two's complement bits.
 inline uint64_t seed_of(int64_t seed) { return static_cast<uint64_t>(seed); }
@@ -25,6 +25,6 @@ inline Draws draws_of(const char* op, const std::string& name) {
   return name == "iid" ? Draws::iid : Draws::orthogonal;
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops
 
 #endif  // RAFFIA_TORCH_OPS_RANDOM_H_

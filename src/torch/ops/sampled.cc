@@ -6,6 +6,9 @@
 #include "torch/ops/random.h"
 
 namespace raffia::ops {
+
+using namespace internal;
+using namespace internal::ops;
 namespace {
 
 struct Lara {

@@ -5,6 +5,9 @@
 #include "torch/ops/executor.h"
 
 namespace raffia::ops {
+
+using namespace internal;
+using namespace internal::ops;
 namespace {
 
 struct SoftmaxOp {

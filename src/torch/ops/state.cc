@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 namespace {
 
 // Calls each(part of the state, its data in the tensor) for every part: sums, normaliser, mass, log decay.
@@ -63,4 +63,4 @@ Tensor store_state(State& state) { return store<float>(state, state.shape()); }
 
 Tensor store_memory(reference::Memory& memory) { return store<double>(memory, memory.shape); }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops

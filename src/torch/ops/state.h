@@ -6,7 +6,7 @@
 #include "raffia/state.h"
 #include "torch/ops/tensors.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 
 std::vector<int64_t> tensor_shape(const StateShape& shape);
 
@@ -17,6 +17,6 @@ reference::Memory load_memory(const Tensor& tensor, const StateShape& shape);
 Tensor store_state(State& state);
 Tensor store_memory(reference::Memory& memory);
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops
 
 #endif  // RAFFIA_TORCH_OPS_STATE_H_

@@ -6,7 +6,7 @@
 
 #include "estimators/shared/sequences.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 
 void require_rank(const std::string& op, const char* argument, const Tensor& tensor, int64_t rank, const char* axes) {
   require(tensor.defined(), "{}: {} is missing, expected a tensor {}", op, argument, axes);
@@ -118,7 +118,7 @@ DType dtype_of(const Tensor& tensor) {
   }
 }
 
-void detail::require_dense(const Tensor& tensor, size_t rank) {
+void require_dense(const Tensor& tensor, size_t rank) {
   require(tensor.device().is_cpu() && tensor.layout() == at::kStrided,
           "raffia: a tensor is on {} with layout {}, expected a strided one on cpu", tensor.device().str(),
           tensor.layout() == at::kStrided ? "strided" : "another");
@@ -133,4 +133,4 @@ Tensor report_tensor(const Report& report) {
   return tensor;
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops

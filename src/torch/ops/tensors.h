@@ -15,7 +15,10 @@
 #include "raffia/attention.h"
 #include "raffia/views.h"
 
-namespace raffia::ops {
+namespace raffia::ops {}
+namespace raffia::internal::ops {
+
+using namespace raffia::ops;
 
 using at::Tensor;
 using Tensors = std::vector<Tensor>;
@@ -74,15 +77,13 @@ void require_precise(const std::string& op, const char* argument, const Tensor& 
 
 DType dtype_of(const Tensor& tensor);
 
-namespace detail {
 void require_dense(const Tensor& tensor, size_t rank);
-}
 
 // Absent if the tensor is undefined.
 template <size_t Rank>
 MutView<Rank> mutable_view(const Tensor& tensor) {
   if (!tensor.defined()) return {};
-  detail::require_dense(tensor, Rank);
+  require_dense(tensor, Rank);
   Extents<Rank> shape{}, strides{};
   for (size_t i = 0; i < Rank; ++i) {
     shape[i] = tensor.size(static_cast<int64_t>(i));
@@ -130,6 +131,6 @@ inline Tensor to_type_of(const Tensor& gradient, const Tensor& of) {
 // Double tensors as fp32; others unchanged.
 inline Tensor to_float(const Tensor& tensor) { return tensor.defined() && is_double(tensor) ? tensor.to(at::kFloat) : tensor; }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops
 
 #endif  // RAFFIA_TORCH_OPS_TENSORS_H_

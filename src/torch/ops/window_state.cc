@@ -5,7 +5,7 @@
 
 #include "core/window_layout.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 namespace {
 
 constexpr int64_t kLow = int64_t{1} << 24;  // floats hold integers up to here
@@ -13,7 +13,7 @@ constexpr int64_t kLow = int64_t{1} << 24;  // floats hold integers up to here
 }  // namespace
 
 std::vector<int64_t> tensor_shape(const WindowStateShape& shape) {
-  const std::optional<raffia::detail::WindowLayout> layout = layout_of(shape);
+  const std::optional<raffia::detail::WindowLayout> layout = internal::layout_of(shape);
   require(layout.has_value(), "raffia: a {} state does not fit in memory", name_of(shape.kind));
   int64_t floats = 2;
   for (size_t size : layout->sizes) floats += static_cast<int64_t>(size);
@@ -61,4 +61,4 @@ Tensor store_state(const WindowState& state) {
   return tensor;
 }
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops

@@ -6,7 +6,7 @@
 #include "raffia/window_state.h"
 #include "torch/ops/tensors.h"
 
-namespace raffia::ops {
+namespace raffia::internal::ops {
 
 std::vector<int64_t> tensor_shape(const WindowStateShape& shape);
 
@@ -16,6 +16,6 @@ void require_state(const char* op, const Tensor& tensor, const WindowStateShape&
 WindowState load_state(const Tensor& tensor, const WindowStateShape& shape);  // empty if the tensor is undefined
 Tensor store_state(const WindowState& state);
 
-}  // namespace raffia::ops
+}  // namespace raffia::internal::ops
 
 #endif  // RAFFIA_TORCH_OPS_WINDOW_STATE_H_

@@ -7,6 +7,9 @@
 #include "torch/ops/window_state.h"
 
 namespace raffia::ops {
+
+using namespace internal;
+using namespace internal::ops;
 namespace {
 
 struct CausalLara {

@@ -18,7 +18,7 @@
 #include "raffia/error.h"
 #include "torch/train/fingerprint.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -145,4 +145,4 @@ void CheckpointStore::remove_unfinished() const {
   for (const fs::path& leftover : leftovers) fs::remove_all(leftover, ignored);
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 // Of options.json and trainer.json, which have some kilobytes.
 constexpr uint64_t kMaxBytesOfRunJson = uint64_t{1} << 24;
@@ -42,6 +42,6 @@ class CheckpointStore {
   std::filesystem::path directory_;
 };
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_CHECKPOINT_H_

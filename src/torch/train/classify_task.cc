@@ -17,7 +17,7 @@
 #include "torch/train/task.h"
 #include "torch/train/texts.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 // Every n-th example is kept for evaluation: files are often sorted by label.
@@ -139,4 +139,4 @@ std::unique_ptr<TrainingTask> make_classify_task(TrainOptions& options, bool goe
   return std::make_unique<ClassifyTask>(options, goes_on);
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

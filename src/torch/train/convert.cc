@@ -15,7 +15,7 @@
 #include "raffia/error.h"
 #include "torch/train/evaluate.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 using nn::Attention;
@@ -235,4 +235,4 @@ std::vector<LayerFit> fit_attention(nn::LanguageModelImpl& source, nn::LanguageM
   return fits;
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

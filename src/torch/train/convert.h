@@ -15,7 +15,7 @@
 #include "raffia/model_config.h"
 #include "torch/nn/models.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 // The config of the converted model. `estimators`: one for all layers, or one per layer; softmax layers are not changed. Throws
 // InvalidArgument for models that are not language models with softmax attention, or if nothing would change.
@@ -48,6 +48,6 @@ struct LayerFit {
 std::vector<LayerFit> fit_attention(nn::LanguageModelImpl& source, nn::LanguageModelImpl& converted, std::span<const int32_t> ids,
                                     const FitOptions& options = {});
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_CONVERT_H_

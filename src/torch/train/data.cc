@@ -12,7 +12,7 @@
 #include "raffia/random.h"
 #include "torch/libtorch.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 constexpr int32_t kPad = Tokenizer::kPad, kUnknown = Tokenizer::kUnknown, kBegin = Tokenizer::kBegin, kEnd = Tokenizer::kEnd;
@@ -257,4 +257,4 @@ ImageBatches::Batch ImageBatches::range(int64_t begin, int64_t end) const {
   return gather(checked_range("ImageBatches::range", begin, end, size()));
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

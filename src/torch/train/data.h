@@ -14,7 +14,7 @@
 #include "raffia/tokenizer.h"
 #include "torch/libtorch.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 using at::Tensor;
 
@@ -189,6 +189,6 @@ class RecallTask {
   Shard shard_;
 };
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_DATA_H_

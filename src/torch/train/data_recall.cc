@@ -10,7 +10,7 @@
 #include "torch/libtorch.h"
 #include "torch/train/data.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 int64_t below(RandomStream& random, int64_t bound) {
@@ -122,4 +122,4 @@ RecallTask::Batch RecallTask::at(int64_t step) const {
   return batch;
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 class Descriptor {
  public:
@@ -26,6 +26,6 @@ class Descriptor {
   int fd_;
 };
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_DESCRIPTOR_H_

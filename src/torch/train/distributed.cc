@@ -14,7 +14,7 @@
 #include "torch/train/distributed_liveness.h"
 #include "torch/train/distributed_store.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 using Variables = std::function<std::string(const char*)>;
@@ -337,4 +337,4 @@ void Group::at_step(int64_t step, int64_t checkpoint) {
   checkpoint_ = checkpoint;
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -22,7 +22,7 @@ namespace c10d {
 class Work;
 }
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 using at::Tensor;
 
@@ -140,6 +140,6 @@ class Group {
   bool abandoned_ = false;  // a collective has not ended
 };
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_DISTRIBUTED_H_

@@ -25,7 +25,7 @@
 #include "core/message.h"
 #include "torch/train/descriptor.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -255,4 +255,4 @@ int run_local_ranks(const LaunchOptions& options) {
   return Ranks(options).wait();
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

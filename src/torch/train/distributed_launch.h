@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 // A TCP port of the loopback that was free a moment ago. Throws IoError.
 int free_local_port();
@@ -25,6 +25,6 @@ struct LaunchOptions {
 // otherwise prints the rank that failed first on stderr and returns its exit code (1 for a signal).
 int run_local_ranks(const LaunchOptions& options);
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_DISTRIBUTED_LAUNCH_H_

@@ -11,7 +11,7 @@
 #include <sstream>
 #include <vector>
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -243,4 +243,4 @@ std::string Liveness::culprit() {
   return verdict;
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -10,7 +10,7 @@
 
 #include "torch/train/distributed.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 // A rank is considered dead after this many missed heartbeats: a busy machine delays one or two. In a collective that could still
 // end, it is given more time.
@@ -44,6 +44,6 @@ class Liveness {
   std::thread thread_;
 };
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_DISTRIBUTED_LIVENESS_H_

@@ -6,7 +6,7 @@
 
 #include "core/check.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 GradientReducer::GradientReducer(Group& group, std::vector<Tensor> parameters, const ReducerOptions& options)
     : group_(group), options_(options) {
@@ -108,4 +108,4 @@ void GradientReducer::finish() {
   armed_ = false;
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -13,7 +13,7 @@
 #include "torch/libtorch.h"
 #include "torch/train/distributed.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 struct ReducerOptions {
   int64_t bucket_bytes = 4 << 20;  // gradients per message: small buckets cost latency, large ones start late
@@ -68,6 +68,6 @@ class GradientReducer {
   bool armed_ = false;
 };
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_DISTRIBUTED_REDUCER_H_

@@ -10,7 +10,7 @@
 #include "io/formats/json_fields.h"
 #include "raffia/error.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 // What another process has sent is not trusted.
@@ -96,4 +96,4 @@ int64_t highest_of_ranks(Group& group, int64_t value) {
   return group.all_gather(at::full({1}, value, at::kLong)).max().item<int64_t>();
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

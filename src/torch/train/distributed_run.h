@@ -11,7 +11,7 @@
 #include "torch/train/distributed.h"
 #include "torch/train/options.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 // Tensors with two or more axes have the rows of batches first, and each rank has its own rows; others are the same on all ranks.
 // Conversion from the part of each rank to the whole, in the order of ranks, and back.
@@ -29,6 +29,6 @@ void require_same_options(Group& group, const TrainOptions& options);
 
 int64_t highest_of_ranks(Group& group, int64_t value);
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_DISTRIBUTED_RUN_H_

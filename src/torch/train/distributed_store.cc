@@ -29,7 +29,7 @@
 #include "raffia/error.h"
 #include "torch/train/descriptor.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -464,4 +464,4 @@ c10::intrusive_ptr<c10d::Store> connect_store(const std::string& address, int po
   return c10::make_intrusive<StoreClient>(address, port, timeout);
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -13,7 +13,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 // Of names, values and the map that holds them; Gloo leaves 136 bytes of values per pair of ranks.
 inline constexpr size_t kStoreBytes = size_t{256} << 20;
@@ -41,6 +41,6 @@ class StoreServer {
 // Tries until there is a server, for at most `timeout`, which is also the maximum for every call. Throws IoError, as calls do.
 c10::intrusive_ptr<c10d::Store> connect_store(const std::string& address, int port, std::chrono::milliseconds timeout);
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_DISTRIBUTED_STORE_H_

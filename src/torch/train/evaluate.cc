@@ -9,7 +9,7 @@
 #include "core/check.h"
 #include "torch/train/data.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 bool is_white(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
@@ -134,4 +134,4 @@ LabelScore score_labels(const Tensor& logits, const Tensor& labels) {
           .nll = torch::nn::functional::cross_entropy(logits, labels, options).sum(at::kDouble).item<double>()};
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

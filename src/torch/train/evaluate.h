@@ -16,7 +16,7 @@
 #include "torch/libtorch.h"
 #include "torch/nn/models.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 using at::Tensor;
 
@@ -100,6 +100,6 @@ class EvaluationMode {
   bool was_training_;
 };
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_EVALUATE_H_

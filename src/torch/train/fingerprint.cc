@@ -3,7 +3,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 struct Fingerprint::State {
   XXH3_state_t hash;
@@ -15,4 +15,4 @@ Fingerprint::~Fingerprint() = default;
 void Fingerprint::add(std::span<const std::byte> bytes) { XXH3_64bits_update(&state_->hash, bytes.data(), bytes.size()); }
 uint64_t Fingerprint::value() const { return XXH3_64bits_digest(&state_->hash); }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 class Fingerprint {
  public:
@@ -29,6 +29,6 @@ class Fingerprint {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_FINGERPRINT_H_

@@ -10,7 +10,7 @@
 #include "raffia/tokenizer.h"
 #include "torch/train/evaluate.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 using Sentence = std::vector<int32_t>;
@@ -90,4 +90,4 @@ std::vector<Sentence> translate_greedily(nn::TranslatorImpl& model, std::span<co
   return translations;
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -7,7 +7,7 @@
 #include "core/check.h"
 #include "torch/train/image_folders.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace fs = std::filesystem;
 
 LabelledImages read_images(const fs::path& directory, bool test, std::span<const std::string> classes) {
@@ -30,4 +30,4 @@ LabelledImages read_images(const fs::path& directory, bool test, std::span<const
   return {};
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -9,7 +9,7 @@
 #include "io/formats/picture.h"
 #include "raffia/error.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -69,4 +69,4 @@ LabelledImages read_image_folder(const fs::path& folder, std::span<const std::st
   return images;
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -9,7 +9,7 @@
 
 #include "io/data/datasets.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 // The directory that contains the classes: DIR/train or DIR itself, DIR/test for test data; empty if there are no images.
 std::filesystem::path find_image_folder(const std::filesystem::path& directory, bool test);
@@ -18,6 +18,6 @@ std::filesystem::path find_image_folder(const std::filesystem::path& directory, 
 // `classes`: the allowed names, in the order of their numbers; empty: those of the directories. Throws FormatError.
 LabelledImages read_image_folder(const std::filesystem::path& folder, std::span<const std::string> classes);
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_IMAGE_FOLDERS_H_

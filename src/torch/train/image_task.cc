@@ -18,7 +18,7 @@
 #include "torch/train/labels.h"
 #include "torch/train/task.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 std::pair<LabelledImages, LabelledImages> split_off(const LabelledImages& all, double share) {
@@ -127,4 +127,4 @@ std::unique_ptr<TrainingTask> make_image_task(TrainOptions& options, bool goes_o
   return std::make_unique<ImageTask>(options, goes_on);
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

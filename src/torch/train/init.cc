@@ -14,7 +14,7 @@
 #include "torch/train/checkpoint.h"
 #include "torch/train/trainer.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 // Options that a model directory sets.
@@ -88,4 +88,4 @@ void load_start(nn::ModelImpl& model, const TrainOptions& options, bool goes_on)
   if (!has_checkpoint) nn::load_weights(model, RunFiles{options.init}.weights());
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

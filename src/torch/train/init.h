@@ -5,7 +5,7 @@
 #include "torch/nn/models.h"
 #include "torch/train/options.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 // Options with the values of options.init: sizes, estimators and kinds of the model, and its tokenizer. Throws FormatError or
 // IoError for the directory, InvalidArgument for a model of another task.
@@ -21,6 +21,6 @@ ModelConfig config_of_start(const TrainOptions& options, bool goes_on);
 // Loads the weights of options.init. A resumed run takes its weights from the checkpoint.
 void load_start(nn::ModelImpl& model, const TrainOptions& options, bool goes_on);
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_INIT_H_

@@ -7,7 +7,7 @@
 
 #include "core/check.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 bool is_held_out(size_t i, double share) {
   const auto kept = [share](size_t count) { return std::floor(static_cast<double>(count) * share); };
@@ -39,4 +39,4 @@ LabelScore score_in_parts(nn::ModelImpl& model, int64_t count, int64_t part, con
 
 Metrics label_metrics(const LabelScore& score) { return {{"accuracy", score.accuracy()}, {"nll", score.per_example()}}; }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -8,7 +8,7 @@
 
 #include "torch/train/task.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 // Whether example i of a file is kept for evaluation: one of every 1 / share, evenly spread, since files are often sorted.
 bool is_held_out(size_t i, double share);
@@ -27,6 +27,6 @@ LabelScore score_in_parts(nn::ModelImpl& model, int64_t count, int64_t part, con
 inline constexpr int64_t kScoredAtOnce = 64;  // examples, in the evaluations of a run
 Metrics label_metrics(const LabelScore& score);
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_LABELS_H_

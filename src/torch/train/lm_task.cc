@@ -25,7 +25,7 @@
 #include "torch/train/task.h"
 #include "torch/train/texts.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -225,4 +225,4 @@ std::unique_ptr<TrainingTask> make_lm_task(TrainOptions& options, bool goes_on) 
   return std::make_unique<LmTask>(options, goes_on);
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

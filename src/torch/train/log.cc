@@ -12,7 +12,7 @@
 #include "io/formats/text.h"
 #include "raffia/error.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 bool is_evaluation(const nlohmann::ordered_json& record) { return record.contains("best"); }
@@ -75,4 +75,4 @@ void write_log_csv(const std::filesystem::path& log, const std::filesystem::path
   write_file(csv, text);
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

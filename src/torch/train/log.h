@@ -10,7 +10,7 @@
 
 #include "io/formats/file.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 class RunLog {
  public:
@@ -31,6 +31,6 @@ std::vector<nlohmann::ordered_json> read_log(const std::filesystem::path& path);
 // The same as a table: a line per record, a column for every field with a single number.
 void write_log_csv(const std::filesystem::path& log, const std::filesystem::path& csv);
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_LOG_H_

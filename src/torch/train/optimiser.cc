@@ -14,7 +14,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 // The default learning rate for widths up to 128; for wider models it is inversely proportional to the width.
@@ -117,4 +117,4 @@ void Optimiser::set_state(const NamedTensors& state, std::string_view where) {
   if (used != tensors.size()) throw FormatError(fmt::format("{}: has tensors that belong to no parameter", where));
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

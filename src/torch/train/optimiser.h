@@ -11,7 +11,7 @@
 #include "torch/tensor_file.h"
 #include "torch/train/options.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 class Optimiser {
  public:
@@ -39,6 +39,6 @@ double learning_rate(const TrainOptions& options, int64_t step, int64_t steps);
 // options.lr, or the default for the width.
 double highest_learning_rate(const TrainOptions& options);
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_OPTIMISER_H_

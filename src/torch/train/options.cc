@@ -11,7 +11,7 @@
 #include "core/check.h"
 #include "raffia/error.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 using O = TrainOptions;
@@ -277,4 +277,4 @@ std::vector<OptionChange> changes(const TrainOptions& before, const TrainOptions
   return all;
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -20,7 +20,7 @@
 #include "raffia/estimator.h"
 #include "raffia/model_config.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 class Group;
 
@@ -155,6 +155,6 @@ struct OptionChange {
 };
 std::vector<OptionChange> changes(const TrainOptions& before, const TrainOptions& now);
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_OPTIONS_H_

@@ -7,7 +7,7 @@
 #include "raffia/error.h"
 #include "torch/train/options.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 std::string place(const std::filesystem::path& path, const toml::source_region& source) {
@@ -59,4 +59,4 @@ void read_toml(TrainOptions& options, const std::filesystem::path& path) {
   read_table(options, table, path);
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -16,7 +16,7 @@
 #include "torch/train/fingerprint.h"
 #include "torch/train/task.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 constexpr int64_t kEvaluationBatches = 8;  // of each number of pairs
@@ -130,4 +130,4 @@ class RecallTrainingTask : public TrainingTask {
 
 std::unique_ptr<TrainingTask> make_recall_task(TrainOptions& options) { return std::make_unique<RecallTrainingTask>(options); }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

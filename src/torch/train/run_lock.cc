@@ -10,7 +10,7 @@
 
 #include "raffia/error.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 RunLock::RunLock(const std::filesystem::path& directory) {
   std::error_code error;
@@ -28,4 +28,4 @@ RunLock::RunLock(const std::filesystem::path& directory) {
 
 RunLock::~RunLock() { ::close(fd_); }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 class RunLock {
  public:
@@ -17,6 +17,6 @@ class RunLock {
   int fd_;
 };
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_RUN_LOCK_H_

@@ -11,7 +11,7 @@
 #include "torch/train/init.h"
 #include "torch/train/trainer.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 // "auto" and -1 leave the choice to the task; a resumed run keeps the earlier choice.
@@ -93,4 +93,4 @@ TrainOptions resolve_options(TrainKind kind, const std::string& config, const st
   return options;
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

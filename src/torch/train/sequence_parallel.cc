@@ -7,7 +7,7 @@
 #include "torch/ops/map.h"
 #include "torch/ops/state.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -168,4 +168,4 @@ ops::Carried SequenceParallel::gated(const Tensor& q, const Tensor& k, const Ten
   return {.out = results[0], .state = results[1], .report = results[2]};
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -12,7 +12,7 @@
 #include "raffia/torch/nn.h"
 #include "torch/train/distributed.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 // Gradients of parameters of such a model are those of this rank's tokens: their sum over ranks is the gradient.
 // All ranks run the same passes in the same order.
@@ -33,6 +33,6 @@ class SequenceParallel : public nn::SequenceSplit {
   int64_t slice_length_;
 };
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_SEQUENCE_PARALLEL_H_

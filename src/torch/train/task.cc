@@ -12,7 +12,7 @@
 #include "torch/train/distributed.h"
 #include "torch/train/trainer.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 std::vector<Estimator> parse_estimators(const std::string& text) {
@@ -102,4 +102,4 @@ Shard shard_of(const TrainOptions& options) {
 
 void seed_for_weights(const TrainOptions& options) { torch::manual_seed(options.seed); }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

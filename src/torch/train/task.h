@@ -17,7 +17,7 @@
 #include "torch/train/evaluate.h"
 #include "torch/train/options.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 using Metrics = std::vector<std::pair<std::string, double>>;  // by name, in the order of printing
 
@@ -91,6 +91,6 @@ Shard shard_of(const TrainOptions& options);
 // Seeds the global generators, for the weights of a new model.
 void seed_for_weights(const TrainOptions& options);
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_TASK_H_

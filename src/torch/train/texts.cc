@@ -10,7 +10,7 @@
 #include "io/formats/text.h"
 #include "raffia/error.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 constexpr size_t kEnoughForPieces = 1'000'000;  // bytes of text from which a SentencePiece vocabulary is worthwhile
@@ -109,4 +109,4 @@ std::unique_ptr<Tokenizer> task_tokenizer(TrainOptions& options, bool goes_on, s
   return train_tokenizer(spec_of(options), texts);
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

@@ -15,7 +15,7 @@
 #include "torch/train/evaluate.h"
 #include "torch/train/options.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 struct Texts {
   std::string train, valid;
@@ -46,6 +46,6 @@ Sequences encode_all(const Tokenizer& tokenizer, std::span<const std::string> te
 // options.tokenizer on `texts`.
 std::unique_ptr<Tokenizer> task_tokenizer(TrainOptions& options, bool goes_on, std::span<const std::string_view> texts);
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_TEXTS_H_

@@ -24,7 +24,7 @@
 #include "torch/train/optimiser.h"
 #include "torch/train/run_lock.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -478,4 +478,4 @@ Summary train(const TrainOptions& options, TrainingTask& task, Observer& observe
   return Run(options, task, observer, options.group == nullptr ? alone : *options.group).run(stop);
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train

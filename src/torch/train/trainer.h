@@ -16,7 +16,7 @@
 #include "torch/train/options.h"
 #include "torch/train/task.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 
 struct StepReport {
   int64_t step = 0, steps = 0;
@@ -72,6 +72,6 @@ using StopSignal = std::function<int()>;
 // evaluation is abandoned, and a resumed run starts it again. Throws Error if it cannot continue; earlier checkpoints are kept.
 Summary train(const TrainOptions& options, TrainingTask& task, Observer& observer, const StopSignal& stop = {});
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
 
 #endif  // RAFFIA_TORCH_TRAIN_TRAINER_H_

@@ -20,7 +20,7 @@
 #include "torch/train/task.h"
 #include "torch/train/texts.h"
 
-namespace raffia::train {
+namespace raffia::internal::train {
 namespace {
 
 namespace F = torch::nn::functional;
@@ -163,4 +163,4 @@ std::unique_ptr<TrainingTask> make_translate_task(TrainOptions& options, bool go
   return std::make_unique<TranslateTask>(options, goes_on);
 }
 
-}  // namespace raffia::train
+}  // namespace raffia::internal::train
