@@ -27,8 +27,8 @@ inline std::string contents(const std::filesystem::path& path) {
 // `arguments` go through the shell; `environment` is put before the command. What it prints passes through files of `directory`.
 inline Result run_raffia(const std::filesystem::path& directory, const std::string& arguments, const std::string& environment) {
   const std::filesystem::path out = directory / "out", err = directory / "err";
-  const std::string line =
-      environment + " '" + raffia::internal::raffia_command() + "' " + arguments + " >'" + out.string() + "' 2>'" + err.string() + "'";
+  const std::string line = environment + " '" + raffia::internal::raffia_command() + "' " + arguments + " >'" + out.string() +
+                           "' 2>'" + err.string() + "'";
   const int status = std::system(line.c_str());
   return {.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1, .out = contents(out), .err = contents(err)};
 }

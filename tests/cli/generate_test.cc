@@ -143,8 +143,8 @@ TEST_F(Generate, SignalsWriteTheStateAndExitAsShellsCount) {
     // A generation without end: the likeliest token is never the one that ends a text. The signal comes once there is text.
     const auto script = directory_.write(
         "script",
-        "cd '" + directory_.path().string() + "'; rm -f text s\n'" + raffia::internal::raffia_command() + "' generate " + model("lm-gate") +
-            " --prompt abc --greedy --tokens 100000000 --threads 1 --state-out s >text 2>err & p=$!\n" +
+        "cd '" + directory_.path().string() + "'; rm -f text s\n'" + raffia::internal::raffia_command() + "' generate " +
+            model("lm-gate") + " --prompt abc --greedy --tokens 100000000 --threads 1 --state-out s >text 2>err & p=$!\n" +
             "i=0; while [ ! -s text ] && [ $i -lt 600 ]; do sleep 0.05; i=$((i + 1)); done\nkill -" + signal + " $p; wait $p\n");
     const int status = std::system(("bash '" + script.string() + "'").c_str());
     const std::string said = contents(directory_.path() / "err");
@@ -156,9 +156,10 @@ TEST_F(Generate, SignalsWriteTheStateAndExitAsShellsCount) {
 
 TEST_F(Generate, TheStateIsWrittenWhenNobodyReadsOn) {
   const std::string lm = model("lm-gate");
-  const auto script = directory_.write(
-      "script", "cd '" + directory_.path().string() + "'; set -o pipefail; '" + raffia::internal::raffia_command() + "' generate " + lm +
-                    " --prompt abc --greedy --tokens 100000000 --threads 1 --state-out s 2>err | head -c 10\n");
+  const auto script =
+      directory_.write("script", "cd '" + directory_.path().string() + "'; set -o pipefail; '" +
+                                     raffia::internal::raffia_command() + "' generate " + lm +
+                                     " --prompt abc --greedy --tokens 100000000 --threads 1 --state-out s 2>err | head -c 10\n");
   EXPECT_EQ(WEXITSTATUS(std::system(("bash '" + script.string() + "' >/dev/null").c_str())), 1);
   EXPECT_NE(contents(directory_.path() / "err").find("stdout could not be written"), std::string::npos);
   EXPECT_EQ(raffia("state restore " + lm + " " + file("s") + " --check").exit_code, 0);

@@ -189,8 +189,8 @@ TEST_F(BenchOfADirectory, FilesOfAKilledBenchAreRemovedByTheNext) {
   const std::string in_temporary = "TMPDIR='" + temporary.string() + "' ";
   // Long enough to be killed once its directory is there.
   const auto script = directory_.write(
-      "script", "cd '" + directory_.path().string() + "'\n" + in_temporary + "'" + raffia::internal::raffia_command() + "' " + session +
-                    "1000000 >killed 2>&1 & p=$!\n" +
+      "script", "cd '" + directory_.path().string() + "'\n" + in_temporary + "'" + raffia::internal::raffia_command() + "' " +
+                    session + "1000000 >killed 2>&1 & p=$!\n" +
                     "i=0; while [ -z \"$(ls -A temporary)\" ] && [ $i -lt 600 ]; do sleep 0.05; i=$((i + 1)); done\n" +
                     "sleep 0.3; kill -KILL $p; wait $p\n");
   EXPECT_EQ(WEXITSTATUS(std::system(("bash '" + script.string() + "' 2>/dev/null").c_str())), 137);

@@ -81,7 +81,7 @@ TEST(LayerNorm, EqualsReference) {
         const Matrix y = run([&](View2 in, MutView2 out) { layer_norm(in, weight, bias, 1e-5f, out); }, x);
         Expected expected(x);
         twins::layer_norm(x.view(), View1(weight.data(), {columns}), biased ? View1(bias.data(), {columns}) : View1(), 1e-5f,
-                              expected.out());
+                          expected.out());
         for (int64_t t = 0; t < 3; ++t) {
           const double count = static_cast<double>(columns);
           const double mean = norm_of([&](int64_t i) { return x.view()(t, i); }, columns) / count;
