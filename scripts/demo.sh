@@ -22,11 +22,16 @@ echo "demo.sh: about 10 to 15 minutes on two cores when nothing is built yet" >&
 step() { printf '\n==== %s (%d s so far)\n' "$1" $((SECONDS - begin)) >&2; }
 
 step "packages"
-scripts/setup.sh --no-tests
+scripts/setup.sh --no-training --no-tests
 
+# LibTorch, most of the download, is installed while what does not need it is built.
 step "build"
-cmake --preset demo >&2
-cmake --build --preset demo --target raffia_cli raffia_train -j "$(nproc)" >&2
+scripts/setup.sh --no-tests &
+setup=$!
+build() { cmake --preset demo "$1" >&2 && cmake --build --preset demo --target "${@:2}" -j "$(nproc)" >&2; }
+build -DRAFFIA_BUILD_TORCH=OFF raffia_cli
+wait $setup
+build -DRAFFIA_BUILD_TORCH=ON raffia_cli raffia_train
 raffia=$PWD/build/demo/bin/raffia
 
 rm -rf "$out"
