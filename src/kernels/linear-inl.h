@@ -270,17 +270,20 @@ inline HWY_NOINLINE void settle_denominators(const LinearProblem& problem, const
   }
 }
 
-// S_p <- decay S_p + sum over chunks of PhiK^T (w o V)_p, and z likewise.
-inline HWY_NOINLINE void update_panel(size_t features, float decay, size_t chunks, const float* phi, const float* weighted,
-                                      size_t chunk_step, float* HWY_RESTRICT sums, Ahead& ahead) {
+// S_p <- decay S_p + sum over chunks of PhiK^T (w o V)_p, for P panels.
+template <size_t P>
+HWY_NOINLINE void update_panels(size_t features, float decay, size_t chunks, const float* phi, const float* weighted,
+                                size_t chunk_step, float* HWY_RESTRICT sums, Ahead& ahead) {
   const Vec factor = hn::Set(Tag(), decay);
-  for_tiles(features, [&](size_t m, auto shape) HWY_ATTR {
-    auto tile = shape.load(sums + m * kPanel, kPanel);
+  const size_t apart = features * kPanel;
+  for_tiles<P>(features, [&](size_t m, auto shape) HWY_ATTR {
+    auto tile = shape.wide_load(sums + m * kPanel, apart, kPanel);
     if (decay != 1.0f) tile.scale(factor);
     for (size_t c = 0; c < chunks; ++c) {
-      tile.multiply(kPanel, phi + (c * features + m) * kPanel, PanelStride(), UnitStride(), weighted + c * chunk_step, kPanel);
+      tile.multiply(kPanel, phi + (c * features + m) * kPanel, PanelStride(), UnitStride(), weighted + c * chunk_step,
+                    kPanel * kPanel, kPanel);
     }
-    tile.store(sums + m * kPanel, kPanel);
+    tile.store(sums + m * kPanel, apart, kPanel);
     ahead.ask();
   });
 }

@@ -79,8 +79,10 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, cons
       ask_for_chunk(*upcoming.problem, upcoming.begin, upcoming.problem->length, ahead);
       ahead.add_floats(upcoming.state, upcoming.problem->state_floats());
     }
-    for (size_t p = 0; p < panels; ++p) {
+    for_panels(panels, [&](size_t p, auto width) HWY_ATTR {
+      constexpr size_t kWidth = decltype(width)::value;
       float* sums = state.sums + p * panel_floats;
+      const float* values_p = buffers.v + p * kPanel * kPanel;
       for (size_t g = 0; g < problem.group; ++g) {
         const QueryHead& head = problem.heads[g];
         const float* phi_q = buffers.phi_q + g * panel_floats;
@@ -88,26 +90,25 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, cons
         const float* inverse_den = buffers.inverse_den + g * kPanel;
         const bool direct = store_directly && all_valid && head.out.direct() && head.out.row_stride > 0;
         float* y = direct ? head.out.direct_row(first) + p * kPanel : buffers.y;
-        const size_t ld = direct ? static_cast<size_t>(head.out.row_stride) : kPanel;
-        for_tiles(kPanel, [&](size_t m, auto shape) HWY_ATTR {
-          auto tile = shape.zero();
-          tile.multiply(features, phi_q + m, UnitStride(), PanelStride(), sums, kPanel);
+        const size_t ld = direct ? static_cast<size_t>(head.out.row_stride) : kWidth * kPanel;
+        for_tiles<kWidth>(kPanel, [&](size_t m, auto shape) HWY_ATTR {
+          auto tile = shape.wide_zero();
+          tile.multiply(features, phi_q + m, UnitStride(), PanelStride(), sums, panel_floats, kPanel);
           tile.scale_rows(gates.reach + m);
-          tile.multiply(m + shape.kHeight, scores + m * kPanel, PanelStride(), UnitStride(), buffers.v + p * kPanel * kPanel,
-                        kPanel);
+          tile.multiply(m + shape.kHeight, scores + m * kPanel, PanelStride(), UnitStride(), values_p, kPanel * kPanel, kPanel);
           tile.scale_rows(inverse_den + m);
-          tile.store(y + m * ld, ld);
+          tile.store(y + m * ld, kPanel, ld);
           ahead.ask();
         });
         if (!direct) {
           MutRows columns = head.out;
           columns.data = static_cast<std::byte*>(columns.data) +
                          static_cast<int64_t>(p * kPanel * size_of(columns.dtype)) * columns.col_stride;
-          put_rows(columns, first, count, gates.valid, HWY_MIN(kPanel, problem.value_dim - p * kPanel), buffers.y, kPanel);
+          put_rows(columns, first, count, gates.valid, HWY_MIN(kWidth * kPanel, problem.value_dim - p * kPanel), buffers.y, ld);
         }
       }
-      update_panel(features, gates.decay(), 1, buffers.phi_k, buffers.weighted_v + p * kPanel * kPanel, 0, sums, ahead);
-    }
+      update_panels<kWidth>(features, gates.decay(), 1, buffers.phi_k, buffers.weighted_v + p * kPanel * kPanel, 0, sums, ahead);
+    });
     ahead.ask_for_all();
     row_dots(features, buffers.phi_k, gates.weights(), gates.decay(), state.normaliser);
   }
@@ -147,10 +148,10 @@ void fold(const LinearProblem& problem, size_t begin, size_t end, PackedState& s
     const size_t next = HWY_MIN(first + kFoldChunks * kPanel, end), next_count = HWY_MIN(kFoldChunks * kPanel, end - next);
     ahead.add(problem.k, next, next_count, problem.map.dim);
     ahead.add(problem.v, next, next_count, problem.value_dim);
-    for (size_t p = 0; p < panels; ++p) {
-      update_panel(features, decay, chunks, buffers.phi_k, buffers.weighted_v + p * kPanel * kPanel, chunk_values,
-                   state.sums + p * features * kPanel, ahead);
-    }
+    for_panels(panels, [&](size_t p, auto width) HWY_ATTR {
+      update_panels<decltype(width)::value>(features, decay, chunks, buffers.phi_k, buffers.weighted_v + p * kPanel * kPanel,
+                                            chunk_values, state.sums + p * features * kPanel, ahead);
+    });
     ahead.ask_for_all();
     for (size_t c = 0; c < chunks; ++c) {
       row_dots(features, buffers.phi_k + c * features * kPanel, weights[c], c == 0 ? decay : 1.0f, state.normaliser);
@@ -183,15 +184,17 @@ void read(const LinearProblem& problem, size_t begin, size_t end, const PackedSt
       settle_denominators(problem, den, mass, valid, count, buffers.inverse_den,
                           head.denominators == nullptr ? nullptr : head.denominators + first, clamps);
       const size_t ld = panels * kPanel;
-      for (size_t p = 0; p < panels; ++p) {
-        for_tiles(kPanel, [&](size_t m, auto shape) HWY_ATTR {
-          auto tile = shape.zero();
-          tile.multiply(features, buffers.phi_q + m, UnitStride(), PanelStride(), state.sums + p * features * kPanel, kPanel);
+      for_panels(panels, [&](size_t p, auto width) HWY_ATTR {
+        constexpr size_t kWidth = decltype(width)::value;
+        for_tiles<kWidth>(kPanel, [&](size_t m, auto shape) HWY_ATTR {
+          auto tile = shape.wide_zero();
+          tile.multiply(features, buffers.phi_q + m, UnitStride(), PanelStride(), state.sums + p * features * kPanel,
+                        features * kPanel, kPanel);
           tile.scale_rows(buffers.inverse_den + m);
-          tile.store(buffers.y + p * kPanel + m * ld, ld);
+          tile.store(buffers.y + p * kPanel + m * ld, kPanel, ld);
           ahead.ask();
         });
-      }
+      });
       ahead.ask_for_all();
       put_rows(head.out, first, count, valid, problem.value_dim, buffers.y, ld);
     }

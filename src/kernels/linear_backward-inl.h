@@ -338,10 +338,11 @@ inline HWY_NOINLINE void update_normaliser_gradient(const BackwardBuffers& buffe
 inline HWY_NOINLINE void update_gradient(const BackwardBuffers& buffers, size_t c, float decay, const float* reach,
                                          PackedState& gradient, Ahead& ahead) {
   scale_by_reach(buffers, reach);
-  for (size_t p = 0; p < buffers.panels; ++p) {
-    update_panel(buffers.features, decay, buffers.group, buffers.phi_q(c, 0), buffers.dy_reach + p * kSquare,
-                 buffers.panels * kSquare, gradient.sums + p * buffers.features * kPanel, ahead);
-  }
+  for_panels(buffers.panels, [&](size_t p, auto width) HWY_ATTR {
+    update_panels<decltype(width)::value>(buffers.features, decay, buffers.group, buffers.phi_q(c, 0),
+                                          buffers.dy_reach + p * kSquare, buffers.panels * kSquare,
+                                          gradient.sums + p * buffers.features * kPanel, ahead);
+  });
   update_normaliser_gradient(buffers, c, decay, reach, gradient);
 }
 
@@ -350,19 +351,19 @@ inline HWY_NOINLINE void value_gradient(const LinearProblem& problem, size_t fir
                                         const float* weights, const float* phi_k, const PackedState& gradient,
                                         const float* scores, const BackwardBuffers& buffers) {
   const size_t ld = buffers.panels * kPanel;
-  for (size_t p = 0; p < buffers.panels; ++p) {
-    for_tiles(kPanel, [&](size_t m, auto shape) HWY_ATTR {
-      auto tile = shape.zero();
+  for_panels(buffers.panels, [&](size_t p, auto width) HWY_ATTR {
+    for_tiles<decltype(width)::value>(kPanel, [&](size_t m, auto shape) HWY_ATTR {
+      auto tile = shape.wide_zero();
       tile.multiply(buffers.features, phi_k + m, UnitStride(), PanelStride(), gradient.sums + p * buffers.features * kPanel,
-                    kPanel);
+                    buffers.features * kPanel, kPanel);
       tile.scale_rows(weights + m);
       for (size_t g = 0; scores != nullptr && g < buffers.group; ++g) {  // row i of A^T begins at t = i
         tile.multiply(kPanel - m, scores + g * kSquare + m * kPanel + m, UnitStride(), PanelStride(),
-                      buffers.dy + (g * buffers.panels + p) * kSquare + m * kPanel, kPanel);
+                      buffers.dy + (g * buffers.panels + p) * kSquare + m * kPanel, kSquare, kPanel);
       }
-      tile.store(buffers.rows + p * kPanel + m * ld, ld);
+      tile.store(buffers.rows + p * kPanel + m * ld, kPanel, ld);
     });
-  }
+  });
   put_rows(problem.dv, first, count, valid, problem.value_dim, buffers.rows, ld);
 }
 

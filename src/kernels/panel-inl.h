@@ -32,11 +32,23 @@ constexpr size_t kLanes = hn::MaxLanes(Tag());
 constexpr size_t kVecs = kPanel / kLanes;  // vectors in one row of a panel
 
 // Rows of the largest tile.
-constexpr size_t kRows = kVecs == 1 ? 12 : (kVecs == 2 ? 6 : (kVecs == 4 ? 3 : 1));
+constexpr size_t kRows = kVecs == 1 ? 16 : (kVecs == 2 ? 6 : (kVecs == 4 ? 3 : 1));
+
+// Rows of the largest pair of tiles: two panels side by side. Only where a row of a panel is one of 32 registers.
+constexpr bool kHasPairs = kVecs == 1;
+constexpr size_t kPairRows = 8;
 
 // A stride that is known to be 1 costs no register.
 using UnitStride = std::integral_constant<size_t, 1>;
 using PanelStride = std::integral_constant<size_t, kPanel>;
+
+// GCC would load a vector again for each multiply-add that uses it, which is more loads than the load ports can do.
+HWY_INLINE Vec in_register(Vec v) {
+#if HWY_ARCH_X86 && HWY_COMPILER_GCC && HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
+  asm("" : "+v"(v.raw));
+#endif
+  return v;
+}
 
 // One row of a panel, and a tile of R rows. Both are chains of members rather than arrays, so that they stay in registers without
 // the compiler having to unroll a loop first. The scalar target has 16 "vectors" to a row and no use for registers: there it is a
@@ -57,6 +69,9 @@ struct PanelRow {
   }
   HWY_INLINE void add_product(Vec factor, const PanelRow& other) {
     for (size_t i = 0; i < N; ++i) lanes[i] += hn::GetLane(factor) * other.lanes[i];
+  }
+  HWY_INLINE void multiply_and_add(const PanelRow& factors, const PanelRow& terms) {
+    for (size_t i = 0; i < N; ++i) lanes[i] = lanes[i] * factors.lanes[i] + terms.lanes[i];
   }
   HWY_INLINE void update_and_add(float* HWY_RESTRICT s, const float* HWY_RESTRICT v, Vec g, Vec c, Vec q) {
     for (size_t i = 0; i < N; ++i) {
@@ -95,6 +110,10 @@ struct PanelRow {
     head = hn::MulAdd(factor, other.head, head);
     tail.add_product(factor, other.tail);
   }
+  HWY_INLINE void multiply_and_add(const PanelRow& factors, const PanelRow& terms) {
+    head = hn::MulAdd(head, factors.head, terms.head);
+    tail.multiply_and_add(factors.tail, terms.tail);
+  }
   // s <- g s + c v, then this += q s.
   HWY_INLINE void update_and_add(float* HWY_RESTRICT s, const float* HWY_RESTRICT v, Vec g, Vec c, Vec q) {
     const Vec updated = hn::MulAdd(c, hn::LoadU(Tag(), v), hn::Mul(g, hn::LoadU(Tag(), s)));
@@ -111,6 +130,7 @@ struct PanelRow<0> {
   HWY_INLINE void scale(Vec) {}
   HWY_INLINE void multiply_elements(const PanelRow&) {}
   HWY_INLINE void add_product(Vec, const PanelRow&) {}
+  HWY_INLINE void multiply_and_add(const PanelRow&, const PanelRow&) {}
   HWY_INLINE void update_and_add(float*, const float*, Vec, Vec, Vec) {}
 };
 #endif
@@ -147,6 +167,11 @@ struct Tile {
     head.multiply_elements(factors);
     tail.scale_columns(factors);
   }
+  // Column j of every row times factors[j], plus terms[j].
+  HWY_INLINE void finish_columns(const Row& factors, const Row& terms) {
+    head.multiply_and_add(factors, terms);
+    tail.finish_columns(factors, terms);
+  }
   HWY_INLINE void multiply_elements(const float* HWY_RESTRICT c, size_t ldc) {
     Row row;
     row.load(c);
@@ -180,13 +205,100 @@ struct Tile<0> {
   HWY_INLINE void scale(Vec) {}
   HWY_INLINE void scale_rows(const float*) {}
   HWY_INLINE void scale_columns(const Row&) {}
+  HWY_INLINE void finish_columns(const Row&, const Row&) {}
   HWY_INLINE void multiply_elements(const float*, size_t) {}
   template <class RowStride>
   HWY_INLINE void add_outer(const float*, RowStride, const Row&) {}
 };
 
-// The size of a tile as a value, so that a lambda can make its own: a tile that comes in by reference would live in memory.
+// R rows by P panels side by side, 1 or 2; `apart` floats from a row of the first panel to that of the second one. In a pair each
+// broadcast is loaded once for both panels: with vectors as wide as a panel, a tile of one panel needs 17 loads for 16 FMA, 8 x 2
+// need 10, and 12 x 2 need 14 for 24.
+template <size_t R, size_t P>
+struct WideTile;
 template <size_t R>
+struct WideTile<R, 1> {
+  Tile<R> tile;
+
+  HWY_INLINE void zero() { tile.zero(); }
+  HWY_INLINE void load(const float* HWY_RESTRICT c, size_t, size_t ldc) { tile.load(c, ldc); }
+  HWY_INLINE void store(float* HWY_RESTRICT c, size_t, size_t ldc) const { tile.store(c, ldc); }
+  HWY_INLINE void scale(Vec factor) { tile.scale(factor); }
+  HWY_INLINE void scale_rows(const float* HWY_RESTRICT factors) { tile.scale_rows(factors); }
+  // Column j times factors[j], plus terms[j], for 16 P columns.
+  HWY_INLINE void finish_columns(const float* HWY_RESTRICT factors, const float* HWY_RESTRICT terms) {
+    Row factor, term;
+    factor.load(factors);
+    term.load(terms);
+    tile.finish_columns(factor, term);
+  }
+  template <class RowStride, class ColStride>
+  HWY_INLINE void multiply(size_t depth, const float* HWY_RESTRICT a, RowStride row_stride, ColStride col_stride,
+                           const float* HWY_RESTRICT b, size_t, size_t ldb) {
+    tile.multiply(depth, a, row_stride, col_stride, b, ldb);
+  }
+};
+template <size_t R>
+struct WideTile<R, 2> {
+  Tile<R> left, right;
+
+  HWY_INLINE void zero() {
+    left.zero();
+    right.zero();
+  }
+  HWY_INLINE void load(const float* HWY_RESTRICT c, size_t apart, size_t ldc) {
+    left.load(c, ldc);
+    right.load(c + apart, ldc);
+  }
+  HWY_INLINE void store(float* HWY_RESTRICT c, size_t apart, size_t ldc) const {
+    left.store(c, ldc);
+    right.store(c + apart, ldc);
+  }
+  HWY_INLINE void scale(Vec factor) {
+    left.scale(factor);
+    right.scale(factor);
+  }
+  HWY_INLINE void scale_rows(const float* HWY_RESTRICT factors) {
+    left.scale_rows(factors);
+    right.scale_rows(factors);
+  }
+  HWY_INLINE void finish_columns(const float* HWY_RESTRICT factors, const float* HWY_RESTRICT terms) {
+    Row factor, term;
+    factor.load(factors);
+    term.load(terms);
+    left.finish_columns(factor, term);
+    factor.load(factors + kPanel);
+    term.load(terms + kPanel);
+    right.finish_columns(factor, term);
+  }
+  template <class RowStride, class ColStride>
+  HWY_INLINE void multiply(size_t depth, const float* HWY_RESTRICT a, RowStride row_stride, ColStride col_stride,
+                           const float* HWY_RESTRICT b, size_t apart, size_t ldb) {
+    for (size_t k = 0; k < depth; ++k) {
+      Row first, second;
+      first.load(b);
+      second.load(b + apart);
+      add_outer(left, right, a, row_stride, first, second);
+      a += col_stride;
+      b += ldb;
+    }
+  }
+
+ private:
+  template <size_t N, class RowStride>
+  static HWY_INLINE void add_outer(Tile<N>& left, Tile<N>& right, const float* HWY_RESTRICT a, RowStride row_stride,
+                                   const Row& first, const Row& second) {
+    if constexpr (N > 0) {
+      const Vec factor = in_register(hn::Set(Tag(), *a));
+      left.head.add_product(factor, first);
+      right.head.add_product(factor, second);
+      add_outer(left.tail, right.tail, a + row_stride, row_stride, first, second);
+    }
+  }
+};
+
+// The size of a tile as a value, so that a lambda can make its own: a tile that comes in by reference would live in memory.
+template <size_t R, size_t P = 1>
 struct TileShape {
   static constexpr size_t kHeight = R;
   static HWY_INLINE Tile<R> zero() {
@@ -199,30 +311,51 @@ struct TileShape {
     tile.load(c, ldc);
     return tile;
   }
+  static HWY_INLINE WideTile<R, P> wide_zero() {
+    WideTile<R, P> tile;
+    tile.zero();
+    return tile;
+  }
+  static HWY_INLINE WideTile<R, P> wide_load(const float* c, size_t apart, size_t ldc) {
+    WideTile<R, P> tile;
+    tile.load(c, apart, ldc);
+    return tile;
+  }
 };
 
-// Calls body(m, TileShape<rows>()) for a number of rows known at run time only.
-template <size_t R, class Body>
+// Calls body(m, TileShape<rows, P>()) for a number of rows known at run time only.
+template <size_t R, size_t P = 1, class Body>
 HWY_INLINE void call_tile(size_t rows, size_t m, const Body& body) {
   if constexpr (R > 0) {
     if (rows == R) {
-      body(m, TileShape<R>());
+      body(m, TileShape<R, P>());
     } else {
-      call_tile<R - 1>(rows, m, body);
+      call_tile<R - 1, P>(rows, m, body);
     }
   }
 }
 
-// Calls body(m, TileShape<R>()) for tiles that cover `rows` rows, each as large as fits. Remainders are spread: 16 rows are 6 + 5
-// + 5.
-template <class Body>
+// Calls body(m, TileShape<R, P>()) for tiles that cover `rows` rows of P panels, each as large as fits. Remainders are spread: 16
+// rows are 6 + 5 + 5.
+template <size_t P = 1, class Body>
 HWY_INLINE void for_tiles(size_t rows, const Body& body) {
+  constexpr size_t kMax = P == 1 ? kRows : kPairRows;
   size_t m = 0;
-  for (size_t tiles = (rows + kRows - 1) / kRows; tiles > 0; --tiles) {
+  for (size_t tiles = (rows + kMax - 1) / kMax; tiles > 0; --tiles) {
     const size_t take = (rows - m + tiles - 1) / tiles;
-    call_tile<kRows>(take, m, body);
+    call_tile<kMax, P>(take, m, body);
     m += take;
   }
+}
+
+// Calls body(p, P) for panels p .. p + P - 1, as std::integral_constant: in pairs where they pay.
+template <class Body>
+HWY_INLINE void for_panels(size_t panels, const Body& body) {
+  size_t p = 0;
+  if constexpr (kHasPairs) {
+    for (; p + 2 <= panels; p += 2) body(p, std::integral_constant<size_t, 2>());
+  }
+  for (; p < panels; ++p) body(p, std::integral_constant<size_t, 1>());
 }
 
 // The tokens of one chunk: a pointer to each of 16 rows. Rows that do not take part (padding, the end of the sequence) are zeros,
@@ -296,7 +429,37 @@ class Ahead {
   size_t streams_ = 0, current_ = 0, line_ = 0;
 };
 
-// [16, columns] -> [columns, 16], from and to anywhere: transposes 8 x 8 or 4 x 4 blocks in registers.
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+// [16, 16] -> its transpose. Whole lines are read, so that it does not matter how many rows fall into one set of L1.
+HWY_INLINE void transpose_square(const float* const* rows, size_t c, float* HWY_RESTRICT out) {
+  const Tag d;
+  const hn::RepartitionToWide<Tag> dw;
+  // Of rows 4 g .. 4 g + 3, column 4 b + j in block b of quad[j][g].
+  Vec quad[4][4];
+  for (size_t g = 0; g < 4; ++g) {
+    const float* const* r = rows + 4 * g;
+    const auto r0 = hn::LoadU(d, r[0] + c), r1 = hn::LoadU(d, r[1] + c), r2 = hn::LoadU(d, r[2] + c), r3 = hn::LoadU(d, r[3] + c);
+    const auto t0 = hn::BitCast(dw, hn::InterleaveLower(d, r0, r1)), t1 = hn::BitCast(dw, hn::InterleaveUpper(d, r0, r1));
+    const auto t2 = hn::BitCast(dw, hn::InterleaveLower(d, r2, r3)), t3 = hn::BitCast(dw, hn::InterleaveUpper(d, r2, r3));
+    quad[0][g] = hn::BitCast(d, hn::InterleaveLower(dw, t0, t2));
+    quad[1][g] = hn::BitCast(d, hn::InterleaveUpper(dw, t0, t2));
+    quad[2][g] = hn::BitCast(d, hn::InterleaveLower(dw, t1, t3));
+    quad[3][g] = hn::BitCast(d, hn::InterleaveUpper(dw, t1, t3));
+  }
+  for (size_t j = 0; j < 4; ++j, out += kPanel) {  // 4 x 4 blocks
+    const auto even = [](Vec a, Vec b) HWY_ATTR { return Vec{_mm512_shuffle_f32x4(a.raw, b.raw, 0x88)}; };
+    const auto odd = [](Vec a, Vec b) HWY_ATTR { return Vec{_mm512_shuffle_f32x4(a.raw, b.raw, 0xDD)}; };
+    const Vec a = even(quad[j][0], quad[j][1]), b = even(quad[j][2], quad[j][3]);
+    const Vec e = odd(quad[j][0], quad[j][1]), f = odd(quad[j][2], quad[j][3]);
+    hn::StoreU(even(a, b), d, out);
+    hn::StoreU(even(e, f), d, out + 4 * kPanel);
+    hn::StoreU(odd(a, b), d, out + 8 * kPanel);
+    hn::StoreU(odd(e, f), d, out + 12 * kPanel);
+  }
+}
+#endif
+
+// [16, columns] -> [columns, 16], from and to anywhere: transposes 16 x 16, 8 x 8 or 4 x 4 blocks in registers.
 template <class D = hn::CappedTag<float, 8>>  // a template so that the branch of another width is not compiled
 inline HWY_NOINLINE void transpose(const Chunk& chunk, size_t columns, float* HWY_RESTRICT out) {
   size_t c = 0;
@@ -304,12 +467,18 @@ inline HWY_NOINLINE void transpose(const Chunk& chunk, size_t columns, float* HW
   const D d;
   constexpr size_t kSide = hn::MaxLanes(D());
   const hn::RepartitionToWide<D> dw;
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  size_t whole = 0;
+  for (; whole + kPanel <= columns; whole += kPanel) transpose_square(chunk.row, whole, out + whole * kPanel);
+#else
+  constexpr size_t whole = 0;
+#endif
   if constexpr (kSide == 8) {
     const auto widen = [&](auto v) HWY_ATTR { return hn::BitCast(dw, v); };
     // Eight rows at a time: rows of interleaved heads are often a multiple of 4 KiB apart, all in one 8-way set of L1.
     for (size_t half = 0; half < 2; ++half) {
       const float* const* r = chunk.row + 8 * half;
-      for (c = 0; c + 8 <= columns; c += 8) {
+      for (c = whole; c + 8 <= columns; c += 8) {
         const auto quad = [&](size_t first, auto& q0, auto& q1, auto& q2, auto& q3) HWY_ATTR {
           const auto r0 = hn::LoadU(d, r[first] + c), r1 = hn::LoadU(d, r[first + 1] + c);
           const auto r2 = hn::LoadU(d, r[first + 2] + c), r3 = hn::LoadU(d, r[first + 3] + c);

@@ -22,6 +22,8 @@
 #include "hwy/highway.h"
 #include "kernels/linear-inl.h"
 #include "kernels/softmax.h"
+#include "kernels/stored_weights-inl.h"
+#include "kernels/weight_gemm-inl.h"
 #include "kernels/weight_product.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -31,25 +33,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kTileTokens = 4;
 constexpr size_t kTileRows = 3;
-
-// One vector of weights as floats. Scales are left for the end.
-HWY_INLINE Vec load_weights(const float* w) { return hn::LoadU(Tag(), w); }
-HWY_INLINE Vec load_weights(const BFloat16* w) {
-  const hn::Rebind<hwy::bfloat16_t, Tag> narrow;
-  return hn::PromoteTo(Tag(), hn::LoadU(narrow, reinterpret_cast<const hwy::bfloat16_t*>(w)));
-}
-HWY_INLINE Vec load_weights(const int8_t* w) {
-  const hn::Rebind<int8_t, Tag> narrow;
-  return hn::ConvertTo(Tag(), hn::PromoteTo(hn::RebindToSigned<Tag>(), hn::LoadU(narrow, w)));
-}
-
-// GCC would load a vector again for each multiply-add that uses it, which is more loads than the load ports can do.
-HWY_INLINE Vec in_register(Vec v) {
-#if HWY_ARCH_X86 && HWY_COMPILER_GCC && HWY_TARGET != HWY_EMU128 && HWY_TARGET != HWY_SCALAR
-  asm("" : "+v"(v.raw));
-#endif
-  return v;
-}
 
 // A vector for each of R rows or tokens: of weights, of x, or of sums.
 template <size_t R>
@@ -177,7 +160,7 @@ struct ProductTile {
   }
   template <class T>
   HWY_INLINE void add_products(const T* outer, int64_t stride, const Vectors<I>& inner) {
-    head.add_product(load_weights(outer), inner);
+    head.add_product(in_register(load_weights(outer)), inner);
     tail.add_products(outer + stride, stride, inner);
   }
   // The sums of inner one K with each outer one.
@@ -474,6 +457,8 @@ template <class W>
 void any_product(const WeightProduct& product, int64_t begin, int64_t end, float* scratch) {
   if (product.tokens < kPackedFrom || product.weights.columns == 0) {
     direct_product<W>(product, begin, end);
+  } else if (!product.any_company) {
+    gemm_product<W>(product, begin, end, scratch);
   } else {
     packed_product<W>(product, begin, end, scratch);
   }

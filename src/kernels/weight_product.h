@@ -21,10 +21,11 @@ struct WeightProduct {
   int64_t x_stride = 0;
   float* y = nullptr;  // [tokens, rows]
   int64_t y_stride = 0;
+  bool any_company = true;  // the same bits for any number of tokens. false: from kPackedFrom tokens on in another order, faster
 };
 
 // Calls over a multiple of this many rows need no smaller tiles.
-constexpr int64_t kProductRows = 24;
+constexpr int64_t kProductRows = 24, kGemmPieceRows = 128;
 
 constexpr int64_t kRowsApart =
     13;  // between the rows of a tile of few tokens; odd, since 8 streams in one L1 set would evict each other
@@ -33,6 +34,10 @@ constexpr size_t kPackedFrom = 24;     // tokens from which blocks of weights ar
 constexpr size_t kBlockRows = 12;      // rows and columns of such a block: 24 KiB of L1 as floats
 constexpr size_t kBlockColumns = 512;
 constexpr size_t kBlockTokens = 256;  // tokens whose sums are laid aside between blocks of columns
+
+// Rows and columns of a block of weights for many tokens of one text (weight_gemm-inl.h).
+constexpr size_t kGemmRows = 256;
+constexpr size_t kGemmColumns = 256;
 
 size_t weight_product_scratch_floats(const WeightProduct& product);  // 0 for few tokens
 

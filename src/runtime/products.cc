@@ -16,7 +16,9 @@ void multiply(std::span<const Product> products, const Turn& turn) {
     tasks[i] = {.weights = weight,
                 .bias = one.linear->bias_or_null(),
                 .x = View2(one.x, {turn.rows, weight.columns}, {one.x_stride, 1}),
-                .y = MutView2(one.y, {turn.rows, weight.rows}, {one.y_stride, 1})};
+                .y = MutView2(one.y, {turn.rows, weight.rows}, {one.y_stride, 1}),
+                // The rows of a step belong to different sessions, whose results must not depend on each other.
+                .any_company = turn.form == Turn::Form::step};
   }
   linear(std::span(tasks).first(products.size()), turn.run);
 }

@@ -70,23 +70,26 @@ View2 rows_with_gap(const std::vector<float>& x, int64_t tokens, int64_t columns
   return View2(x.data(), {tokens, columns}, {columns + kGap, 1});
 }
 
-std::vector<float> product(const Layer& layer, View2 x, int threads = 1, Executor* executor = nullptr) {
+std::vector<float> product(const Layer& layer, View2 x, bool any_company = true) {
   const int64_t tokens = x.extent(0), rows = layer.weights().rows;
   std::vector<float> y(static_cast<size_t>(tokens * (rows + kGap)), -1.0f);
-  const LinearTask task{
-      .weights = layer.weights(), .bias = layer.bias(), .x = x, .y = MutView2(y.data(), {tokens, rows}, {rows + kGap, 1})};
-  linear(std::span(&task, 1), {.threads = threads, .executor = executor});
+  const LinearTask task{.weights = layer.weights(),
+                        .bias = layer.bias(),
+                        .x = x,
+                        .y = MutView2(y.data(), {tokens, rows}, {rows + kGap, 1}),
+                        .any_company = any_company};
+  linear(std::span(&task, 1), {.threads = 1});
   for (int64_t n = 0; n < tokens; ++n) {
     for (int64_t i = rows; i < rows + kGap; ++i) EXPECT_EQ(y[static_cast<size_t>(n * (rows + kGap) + i)], -1.0f);
   }
   return y;
 }
 
-void expect_matches_reference(const Layer& layer, int64_t tokens) {
+void expect_matches_reference(const Layer& layer, int64_t tokens, bool any_company = true) {
   const int64_t rows = layer.weights().rows, columns = layer.weights().columns;
   const std::vector<float> values = activations(tokens, columns);
   const View2 x = rows_with_gap(values, tokens, columns);
-  const std::vector<float> found = product(layer, x);
+  const std::vector<float> found = product(layer, x, any_company);
   std::vector<double> expected(static_cast<size_t>(tokens * rows));
   twins::linear(x, layer.exact(), layer.bias_view(), MutView2(expected.data(), {tokens, rows}));
   for (int64_t n = 0; n < tokens; ++n) {
@@ -129,6 +132,36 @@ TEST(Linear, EqualsReferenceAtEveryNumberOfRows) {
   });
 }
 
+// Blocks of weights have 256 rows and 256 columns, panels 16 rows; 24 tokens are the first that use them.
+TEST(Linear, TokensOfOneTextEqualTheReference) {
+  for_each_isa_and_type([](WeightType type) {
+    for (int64_t columns : {1, 15, 16, 17, 40, 255, 256, 257, 513}) {
+      const Layer layer(type, 35, columns, true);
+      for (int64_t tokens : {1, 23, 24, 26, 47}) expect_matches_reference(layer, tokens, false);
+    }
+    for (int64_t rows : {1, 2, 15, 16, 17, 31, 32, 33, 48, 127, 129, 255, 256, 257, 300}) {
+      const Layer layer(type, rows, 40, rows % 2 == 0);
+      for (int64_t tokens : {24, 25, 33}) expect_matches_reference(layer, tokens, false);
+    }
+  });
+}
+
+TEST(Linear, TokensOfOneTextHaveTheSameBitsInAnyNumberOfThem) {
+  for_each_isa_and_type([](WeightType type) {
+    const int64_t rows = 61, columns = 531, max = 120;
+    const Layer layer(type, rows, columns, true);
+    const std::vector<float> x = activations(max, columns);
+    const std::vector<float> all = product(layer, rows_with_gap(x, max, columns), false);
+    for (int64_t tokens : {24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 40, 97}) {
+      for (int64_t first : {int64_t{0}, int64_t{5}, max - tokens}) {
+        const std::vector<float> some = product(layer, rows_with_gap(x, max, columns).slice(0, first, tokens), false);
+        const std::span<const float> expected = std::span(all).subspan(static_cast<size_t>(first * (rows + kGap)), some.size());
+        ASSERT_TRUE(same_bits(some, expected)) << layer.text(tokens) << " from " << first;
+      }
+    }
+  });
+}
+
 // 300 tokens are more than one block of them, 1031 columns more than two blocks.
 TEST(Linear, TokensHaveTheSameBitsInAnyCompany) {
   for_each_isa_and_type([](WeightType type) {
@@ -158,30 +191,33 @@ TEST(Linear, EveryNumberOfTokensUpTo70HasTheSameBits) {
   }
 }
 
-TEST(Linear, ThreadsAndFusedTasksChangeNoBit) {
+void expect_same_bits_for_threads_and_tasks(WeightType type, int64_t tokens, bool any_company) {
   const std::unique_ptr<Executor> pool = make_thread_pool(3);
+  const int64_t columns = 513;
+  const Layer wide(type, 701, columns, true, 1), narrow(type, 5, columns, false, 2), middle(type, 350, columns, true, 3);
+  const std::vector<float> x = activations(tokens, columns);
+  const View2 rows = rows_with_gap(x, tokens, columns);
+  const auto task = [&](const Layer& layer, std::vector<float>& y) {
+    y.resize(static_cast<size_t>(tokens * layer.weights().rows));
+    return LinearTask{layer.weights(), layer.bias(), rows, MutView2(y.data(), {tokens, layer.weights().rows}), any_company};
+  };
+  for (int threads : {1, 2, 3}) {
+    std::vector<float> together[3], alone;
+    const LinearTask tasks[] = {task(wide, together[0]), task(narrow, together[1]), task(middle, together[2])};
+    linear(tasks, {.threads = threads, .executor = pool.get()});
+    size_t i = 0;
+    for (const Layer* layer : {&wide, &narrow, &middle}) {
+      const LinearTask one = task(*layer, alone);
+      linear(std::span(&one, 1), {.threads = 1, .executor = pool.get()});
+      ASSERT_TRUE(same_bits(alone, together[i++])) << layer->text(tokens) << " threads " << threads;
+    }
+  }
+}
+
+TEST(Linear, ThreadsAndFusedTasksChangeNoBit) {
   for (WeightType type : kTypes) {
     for (int64_t tokens : {1, 3, 40}) {
-      const int64_t columns = 513;
-      const Layer wide(type, 701, columns, true, 1), narrow(type, 5, columns, false, 2), middle(type, 350, columns, true, 3);
-      const std::vector<float> x = activations(tokens, columns);
-      const View2 rows = rows_with_gap(x, tokens, columns);
-      for (int threads : {1, 2, 3}) {
-        std::vector<LinearTask> tasks;
-        std::vector<std::vector<float>> y;
-        for (const Layer* layer : {&wide, &narrow, &middle}) {
-          y.emplace_back(static_cast<size_t>(tokens * layer->weights().rows));
-          tasks.push_back({layer->weights(), layer->bias(), rows, MutView2(y.back().data(), {tokens, layer->weights().rows})});
-        }
-        linear(tasks, {.threads = threads, .executor = pool.get()});
-        size_t i = 0;
-        for (const Layer* layer : {&wide, &narrow, &middle}) {
-          std::vector<float> alone(y[i].size());
-          const LinearTask task{layer->weights(), layer->bias(), rows, MutView2(alone.data(), {tokens, layer->weights().rows})};
-          linear(std::span(&task, 1), {.threads = 1, .executor = pool.get()});
-          ASSERT_TRUE(same_bits(alone, y[i++])) << layer->text(tokens) << " threads " << threads;
-        }
-      }
+      for (bool any_company : {true, false}) expect_same_bits_for_threads_and_tasks(type, tokens, any_company);
     }
   }
 }

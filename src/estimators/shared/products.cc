@@ -40,7 +40,8 @@ WeightProduct product_of(const LinearTask& task) {
           .x = static_cast<const float*>(task.x.data()),
           .x_stride = task.x.stride(0),
           .y = static_cast<float*>(task.y.data()),
-          .y_stride = task.y.stride(0)};
+          .y_stride = task.y.stride(0),
+          .any_company = task.any_company};
 }
 
 // The cost of a row, in bytes read from memory. About 4 tokens are computed in the time in which one weight is read.
@@ -75,7 +76,8 @@ void linear(std::span<const LinearTask> tasks, const RunOptions& run) {
   // Pieces of about the same cost, several per worker so that a slow worker delays no others; each is a run of rows of one task.
   const int64_t piece_cost = std::max(kMinParallel, cost / (workers * kPiecesPerWorker));
   const auto rows_of_piece = [&](const LinearTask& task) {
-    return std::max<int64_t>(1, piece_cost / std::max<int64_t>(1, row_cost(task)) / kProductRows) * kProductRows;
+    const int64_t unit = task.any_company ? kProductRows : kGemmPieceRows;
+    return std::max<int64_t>(1, piece_cost / std::max<int64_t>(1, row_cost(task)) / unit) * unit;
   };
   const auto pieces_of = [&](const LinearTask& task) {
     const int64_t rows = rows_of_piece(task);

@@ -1,0 +1,132 @@
+// Products with stored weights for many tokens, rows of weights on the lanes:
+//
+//   Y [T, rows] += X [T, kc] W^T [kc, rows]      a block of kc columns after the other
+//
+// A block of up to 128 rows and 256 columns of weights is widened and transposed into panels [kc][16] (128 KiB of L2). A tile of
+// tokens is copied side by side (rows of X are often a multiple of 4 KiB apart, all in one set of L1), and stays in L1 while the
+// panels stream past it. Partial sums of a block of columns wait in Y. Every output is one chain of multiply-adds over the
+// columns in their order, then scale and bias: its bits depend on nothing but its token and its row.
+//
+// Half of what a tile of the other order (weight_product-inl.h) costs is not there: no sums across lanes, a panel is 8 to 10
+// loads for 12 to 16 FMA (panel-inl.h), and a broadcast is loaded once for two panels.
+
+#if defined(RAFFIA_KERNELS_WEIGHT_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef RAFFIA_KERNELS_WEIGHT_GEMM_INL_H_
+#undef RAFFIA_KERNELS_WEIGHT_GEMM_INL_H_
+#else
+#define RAFFIA_KERNELS_WEIGHT_GEMM_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstring>
+
+#include "hwy/highway.h"
+#include "kernels/panel-inl.h"
+#include "kernels/stored_weights-inl.h"
+#include "kernels/weight_product.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace raffia::internal {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// A block of rows and columns of the weights, packed.
+struct GemmBlock {
+  int64_t first_row;
+  size_t rows, first_column, columns;
+  bool is_first, is_last;  // of the blocks of columns
+  const float* panels;     // [ceil(rows / 16)][columns][16]
+  const float* scale;      // [rows rounded up to 16]
+  const float* bias;
+};
+
+// Panels of weights in their stored type; rows past the end are 0. `widened` [16, columns] is scratch.
+template <class W>
+HWY_NOINLINE void pack_block(const WeightMatrix& weights, const GemmBlock& block, float* widened, const float* zeros,
+                             float* panels) {
+  for (size_t p = 0; p < block.rows; p += kPanel, panels += block.columns * kPanel) {
+    Chunk chunk;
+    for (size_t r = 0; r < kPanel; ++r) {
+      if (p + r >= block.rows) {
+        chunk.row[r] = zeros;
+        continue;
+      }
+      const W* row = static_cast<const W*>(weights.row(block.first_row + static_cast<int64_t>(p + r))) + block.first_column;
+      if constexpr (std::is_same_v<W, float>) {
+        chunk.row[r] = row;
+      } else {
+        float* out = widened + r * block.columns;
+        widen_weights(row, block.columns, out);
+        chunk.row[r] = out;
+      }
+    }
+    transpose(chunk, block.columns, panels);
+  }
+}
+
+// R tokens from `token`, x [R, columns] side by side, times P panels.
+template <size_t R, size_t P>
+HWY_NOINLINE void gemm_tile(const WeightProduct& product, const GemmBlock& block, size_t token, const float* x, size_t panel) {
+  constexpr size_t kWide = P * kPanel;
+  const size_t row = panel * kPanel, there = HWY_MIN(kWide, block.rows - row);
+  float* y = product.y + static_cast<int64_t>(token) * product.y_stride + block.first_row + static_cast<int64_t>(row);
+  size_t ld = static_cast<size_t>(product.y_stride);
+  HWY_ALIGN float staging[R * kWide];
+  const bool direct = there == kWide;
+  if (!direct && !block.is_first) {
+    for (size_t t = 0; t < R; ++t) std::copy_n(y + t * ld, there, staging + t * kWide);
+  }
+  WideTile<R, P> tile;
+  if (block.is_first) {
+    tile.zero();
+  } else {
+    tile.load(direct ? y : staging, kPanel, direct ? ld : kWide);
+  }
+  tile.multiply(block.columns, x, block.columns, UnitStride(), block.panels + row * block.columns, block.columns * kPanel,
+                kPanel);
+  if (block.is_last) tile.finish_columns(block.scale + row, block.bias + row);
+  tile.store(direct ? y : staging, kPanel, direct ? ld : kWide);
+  if (!direct) {
+    for (size_t t = 0; t < R; ++t) std::copy_n(staging + t * kWide, there, y + t * ld);
+  }
+}
+
+template <class W>
+void gemm_product(const WeightProduct& product, int64_t begin, int64_t end, float* scratch) {
+  float* panels = scratch;
+  float* x = panels + kGemmRows * kGemmColumns;    // [kPanel, columns of a block]
+  float* widened = x + kPanel * kGemmColumns;      // the same
+  float* zeros = widened + kPanel * kGemmColumns;  // [columns of a block]
+  float* scale = zeros + kGemmColumns;             // [rows of a block]
+  float* bias = scale + kGemmRows;
+  std::fill_n(zeros, kGemmColumns, 0.0f);
+  const size_t columns = static_cast<size_t>(product.weights.columns);
+  for (int64_t row = begin; row < end; row += static_cast<int64_t>(kGemmRows)) {
+    const size_t rows = static_cast<size_t>(HWY_MIN(static_cast<int64_t>(kGemmRows), end - row));
+    for (size_t r = 0; r < round_up(rows, kPanel); ++r) {
+      const int64_t at = row + static_cast<int64_t>(r);
+      scale[r] = r < rows && product.weights.type == WeightType::int8 ? product.weights.scales[at] : 1.0f;
+      bias[r] = r < rows && product.bias != nullptr ? product.bias[at] : 0.0f;
+    }
+    for (size_t k = 0; k < columns; k += kGemmColumns) {
+      const size_t count = HWY_MIN(kGemmColumns, columns - k);
+      const GemmBlock block{row, rows, k, count, k == 0, k + count == columns, panels, scale, bias};
+      pack_block<W>(product.weights, block, widened, zeros, panels);
+      for_tiles<kHasPairs ? 2 : 1>(product.tokens, [&](size_t token, auto shape) HWY_ATTR {
+        constexpr size_t kHeight = decltype(shape)::kHeight;
+        for (size_t t = 0; t < kHeight; ++t) {
+          std::copy_n(product.x + static_cast<int64_t>(token + t) * product.x_stride + k, count, x + t * count);
+        }
+        for_panels((rows + kPanel - 1) / kPanel, [&](size_t p, auto width) HWY_ATTR {
+          gemm_tile<kHeight, decltype(width)::value>(product, block, token, x, p);
+        });
+      });
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace raffia::internal
+HWY_AFTER_NAMESPACE();
+
+#endif
