@@ -16,11 +16,8 @@ bool is_causal(const AttentionBenchOptions& options, const std::string& spec) {
   return options.causal || !traits_of(parse_estimator(spec)).bidirectional;
 }
 
-// A pass of training draws samples where `mean` is not set, as training does.
 OpForm form_for(const AttentionBenchOptions& options, const std::string& spec, OpInput input, Pass pass) {
-  OpForm form = form_of(options.bench.shape, spec, input, is_causal(options, spec));
-  if (pass != Pass::forward && !form.estimator.mean) form.estimator.mean = false;
-  return form;
+  return form_of(options.bench.shape, spec, input, is_causal(options, spec), pass);
 }
 
 // Everything to run at one length: softmax in each form that another op is compared with, then the ops.

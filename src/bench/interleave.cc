@@ -23,6 +23,7 @@ double seconds_of(const std::function<void()>& run, int64_t times) {
 // Warms up; returns the number of runs per sample. A run so long that warming up does not matter is used as a sample itself.
 int64_t runs_per_sample(Contender& contender) {
   const std::function<void()>& run = contender.run;
+  if (contender.begin_turn) contender.begin_turn();
   const double cold = seconds_of(run, 1);
   if (cold >= kLongerThanWarmth) contender.seconds = cold;
   if (cold >= kSurelyLongEnough) return 1;
@@ -48,6 +49,7 @@ void interleave(std::span<Contender> contenders, int repeats, Observer& observer
         observer.advance(contenders[i].work);
         continue;
       }
+      if (contenders[i].begin_turn) contenders[i].begin_turn();
       const double seconds = seconds_of(contenders[i].run, runs[i]) / static_cast<double>(runs[i]);
       contenders[i].seconds = std::min(contenders[i].seconds, seconds);
       observer.advance(contenders[i].work);

@@ -13,6 +13,7 @@ namespace raffia::internal::bench {
 
 struct Contender {
   std::function<void()> run;
+  std::function<void()> begin_turn = {};                     // optional: called before every turn, not timed
   double work = 0;                                           // progress units of one turn
   double seconds = std::numeric_limits<double>::infinity();  // of one run, the fastest so far
 };

@@ -97,12 +97,7 @@ double total_work(const std::vector<BenchGroup>& groups, int64_t repeats) {
 }  // namespace
 
 void check(BenchOptions& options) {
-  BenchShape& shape = options.shape;
-  if (shape.kv_heads == 0) shape.kv_heads = shape.heads;
-  if (shape.value_dim == 0) shape.value_dim = shape.head_dim;
-  if (shape.heads % shape.kv_heads != 0) {
-    throw OptionError(fmt::format("--kv-heads: {} does not divide --heads {}", shape.kv_heads, shape.heads));
-  }
+  check(options.shape);
   if (options.no_softmax && options.ops == std::vector<std::string>{std::string(kSoftmax)}) {
     throw OptionError("--no-softmax with --ops softmax: there is nothing to measure");
   }

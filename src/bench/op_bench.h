@@ -28,7 +28,7 @@ struct BenchOptions {
   std::optional<Isa> isa;
 };
 
-// Fills in what the shape leaves open, and limits the ISA. Throws OptionError if options contradict each other.
+// Checks the shape, and limits the ISA. Throws OptionError if options contradict each other.
 void check(BenchOptions& options);
 
 // One contender at one shape.

@@ -61,7 +61,15 @@ WorkSizes work_sizes(const BenchShape& shape, const OpForm& form, const std::opt
 
 }  // namespace
 
-OpForm form_of(const BenchShape& shape, const std::string& spec, OpInput input, bool causal) {
+void check(BenchShape& shape) {
+  if (shape.kv_heads == 0) shape.kv_heads = shape.heads;
+  if (shape.value_dim == 0) shape.value_dim = shape.head_dim;
+  if (shape.heads % shape.kv_heads != 0) {
+    throw OptionError(fmt::format("--kv-heads: {} does not divide --heads {}", shape.kv_heads, shape.heads));
+  }
+}
+
+OpForm form_of(const BenchShape& shape, const std::string& spec, OpInput input, bool causal, Pass pass) {
   const Estimator defaults{
       .map = shape.map, .window = shape.window, .chunk = shape.chunk, .features = shape.random_features, .seed = shape.seed};
   OpForm form{.name = spec, .estimator = parsed(spec, defaults), .input = input, .causal = causal};
@@ -83,6 +91,7 @@ OpForm form_of(const BenchShape& shape, const std::string& spec, OpInput input, 
                                     said.substr(said.find(": ") + 2)));
     }
   }
+  if (pass != Pass::forward && !estimator.mean) estimator.mean = false;
   return form;
 }
 

@@ -53,9 +53,12 @@ struct BenchShape {
   uint64_t seed = 0;
 };
 
-// The estimator of `spec`, with the shape in place of settings that it does not name. Throws OptionError if it
-// cannot run so.
-OpForm form_of(const BenchShape& shape, const std::string& spec, OpInput input, bool causal);
+// Fills in what the shape leaves open. Throws OptionError if its settings contradict each other.
+void check(BenchShape& shape);
+
+// The estimator of `spec`, with the shape in place of settings that it does not name; a pass of training draws samples where
+// `mean` is not set, as training does. Throws OptionError if it cannot run so.
+OpForm form_of(const BenchShape& shape, const std::string& spec, OpInput input, bool causal, Pass pass = Pass::forward);
 
 // The map of an estimator; with `input` features, the identity on its features.
 FeatureMap make_map(const BenchShape& shape, const Estimator& estimator, OpInput input);

@@ -11,48 +11,24 @@
 #include "bench/error.h"
 #include "bench/machine_probe.h"
 #include "bench/step_ops.h"
-#include "raffia/attention.h"
 
 namespace raffia::internal::bench {
 namespace {
 
-// The keys and values of `depth` tokens, shared by the softmax steps and by what measures the bandwidth.
-struct KvCache {
-  Array4 k, v;
-
-  KvCache(const BenchShape& shape, int64_t depth)
-      : k(random_array(shape, depth, shape.kv_heads, shape.head_dim, StepArray::key)),
-        v(random_array(shape, depth, shape.kv_heads, shape.value_dim, StepArray::value)) {}
-};
-
-// Made when first asked for.
+// Made when first asked for; shared by the softmax steps and by what measures the bandwidth.
 class LazyCache {
  public:
   LazyCache(const BenchShape& shape, int64_t depth) : shape_(shape), depth_(depth) {}
-  const KvCache& get() {
-    if (!cache_) cache_ = std::make_unique<KvCache>(shape_, depth_);
-    return *cache_;
+  const std::shared_ptr<const KvCache>& get() {
+    if (!cache_) cache_ = std::make_shared<KvCache>(shape_, depth_);
+    return cache_;
   }
 
  private:
   BenchShape shape_;
   int64_t depth_;
-  std::unique_ptr<KvCache> cache_;
+  std::shared_ptr<const KvCache> cache_;
 };
-
-std::function<void()> prepare_softmax(const BenchShape& shape, int64_t depth, const std::shared_ptr<LazyCache>& cache,
-                                      int threads, Executor& executor) {
-  struct Step {
-    Array4 q, out;
-    std::vector<int64_t> lengths;
-  };
-  const auto step = std::make_shared<Step>(Step{.q = random_array(shape, 1, shape.heads, shape.head_dim, StepArray::query),
-                                                .out = random_array(shape, 1, shape.heads, shape.value_dim, StepArray::out),
-                                                .lengths = std::vector<int64_t>(static_cast<size_t>(shape.batch), depth)});
-  return [step, cache, &kv = cache->get(), options = SoftmaxOptions{.run = {.threads = threads, .executor = &executor}}] {
-    softmax_step(step->q.without_tokens(), kv.k.view(), kv.v.view(), step->lengths, step->out.without_tokens(), options);
-  };
-}
 
 BenchCase softmax_case(const BenchOptions& options, int64_t depth, const std::shared_ptr<LazyCache>& cache, int64_t threads) {
   const BenchShape& shape = options.shape;
@@ -62,8 +38,8 @@ BenchCase softmax_case(const BenchOptions& options, int64_t depth, const std::sh
   return {.record = std::move(record),
           .flops = step_flops(shape, form, depth),
           .is_printed = asks_for_softmax(options),
-          .prepare = [shape, depth, cache, threads](Executor& executor) {
-            return prepare_softmax(shape, depth, cache, static_cast<int>(threads), executor);
+          .prepare = [shape, cache, threads](Executor& executor) {
+            return prepare_softmax_step(shape, cache->get(), static_cast<int>(threads), executor);
           }};
 }
 
@@ -91,9 +67,9 @@ BenchGroup group_at(const BenchOptions& options, int64_t depth) {
   for (BenchCase& bench : group.cases) bench.record.pass = "step";
   if (with_softmax) {
     group.prepare_read = [cache](Executor& executor, int threads) -> std::function<void()> {
-      return [cache, &kv = cache->get(), &executor, threads] {
-        read_bytes(kv.k.bytes(), executor, threads);
-        read_bytes(kv.v.bytes(), executor, threads);
+      return [kv = cache->get(), &executor, threads] {
+        read_bytes(kv->k.bytes(), executor, threads);
+        read_bytes(kv->v.bytes(), executor, threads);
       };
     };
   }

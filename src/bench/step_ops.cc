@@ -3,8 +3,10 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "raffia/attention.h"
 #include "raffia/estimator.h"
 
 namespace raffia::internal::bench {
@@ -84,6 +86,31 @@ Array4 random_array(const BenchShape& shape, int64_t length, int64_t heads, int6
              kUnitVariance);
   return array;
 }
+
+KvCache::KvCache(const BenchShape& shape, int64_t depth)
+    : k(random_array(shape, depth, shape.kv_heads, shape.head_dim, StepArray::key)),
+      v(random_array(shape, depth, shape.kv_heads, shape.value_dim, StepArray::value)) {}
+
+std::function<void()> prepare_softmax_step(const BenchShape& shape, std::shared_ptr<const KvCache> cache, int threads,
+                                           Executor& executor) {
+  struct SoftmaxStep {
+    Array4 q, out;
+    std::shared_ptr<const KvCache> cache;
+    std::vector<int64_t> lengths;
+  };
+  const int64_t depth = cache->k.view().extent(1);
+  const auto step =
+      std::make_shared<SoftmaxStep>(SoftmaxStep{.q = random_array(shape, 1, shape.heads, shape.head_dim, StepArray::query),
+                                                .out = random_array(shape, 1, shape.heads, shape.value_dim, StepArray::out),
+                                                .cache = std::move(cache),
+                                                .lengths = std::vector<int64_t>(static_cast<size_t>(shape.batch), depth)});
+  return [step, options = SoftmaxOptions{.run = {.threads = threads, .executor = &executor}}] {
+    softmax_step(step->q.without_tokens(), step->cache->k.view(), step->cache->v.view(), step->lengths,
+                 step->out.without_tokens(), options);
+  };
+}
+
+int64_t steps_of_window(const OpForm& form) { return module_of(form.estimator).sizes(form.estimator, true).window.value_or(1); }
 
 std::function<void()> prepare_step(const BenchShape& shape, const OpForm& form, int64_t depth, int threads, Executor& executor) {
   const auto step = std::make_shared<Step>(shape, form, threads, executor);

@@ -1,4 +1,4 @@
-// raffia bench attention|step|decode|prefill|session: flags of what src/bench measures.
+// raffia bench attention|step|decode|prefill|session|isa: flags of what src/bench measures.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -16,6 +16,8 @@
 #include "bench/crossover_plot.h"
 #include "bench/decode_plot.h"
 #include "bench/gnuplot.h"
+#include "bench/isa_bench.h"
+#include "bench/kernel_ops.h"
 #include "bench/model_bench.h"
 #include "bench/session_bench.h"
 #include "bench/step_bench.h"
@@ -241,6 +243,35 @@ Run add_bench_session(CommandLine& command) {
   add_format_flags(command, flags->output);
   return [flags] {
     const auto records = with_progress([&](Progress& progress) { return bench::measure_sessions(flags->options, progress); });
+    bench::print_records(records, flags->output.format(), std::cout);
+  };
+}
+
+Run add_bench_isa(CommandLine& command) {
+  struct IsaFlags {
+    bench::IsaBenchOptions options;
+    FormatFlags output;
+  };
+  const auto flags = std::make_shared<IsaFlags>();
+  bench::IsaBenchOptions& options = flags->options;
+  bench::BenchShape& shape = options.shape;
+  const std::vector<std::string> kernels = bench::kernel_op_names();
+  add_estimators(command, "--ops", options.ops,
+                 fmt::format("Ops to measure: estimators, with settings as in raffia approx ({}); {}", names_of_estimators(),
+                             fmt::join(kernels, ", ")),
+                 kernels)
+      .default_text("all");
+  command.add_switch("--scalar", options.scalar, "Also measure without vector instructions, which takes several times as long");
+  add_positive(command, "--length", options.length, "Tokens of a sequence; of a step, tokens read before");
+  add_positive(command, "--heads", shape.heads, "Heads; products and layer ops are --heads times --head-dim wide");
+  add_positive(command, "--head-dim", shape.head_dim, "d: size of a query, key or value");
+  add_positive(command, "--random-features", shape.random_features, "Rows D of the random projection (trig has 2 D features)");
+  add_positives(command, "--threads", options.threads, "Numbers of threads to measure with; layer ops run on one", kMaxThreads);
+  add_positive(command, "--repeats", options.repeats, "Repetitions per contender; the fastest is reported");
+  add_name(command, "--dtype", kDTypes, shape.dtype, "Elements of inputs and outputs of attention and feature maps: f32, bf16");
+  add_format_flags(command, flags->output);
+  return [flags] {
+    const auto records = with_progress([&](Progress& progress) { return bench::measure_isas(flags->options, progress); });
     bench::print_records(records, flags->output.format(), std::cout);
   };
 }

@@ -38,6 +38,8 @@ constexpr Command kCommands[] = {
      "raffia bench prefill --estimators rfa_gate,softmax --lengths 512,2048,8192 --json", add_bench_prefill},
     {"bench", "session", "Time starting a model, and saving, restoring and forking sessions",
      "raffia bench session --model book-model --depths 100,100000 --json", add_bench_session},
+    {"bench", "isa", "Time every op at each instruction set of this machine, and compare them",
+     "raffia bench isa --ops softmax,rfa_gate,product_int8 --length 512 --json", add_bench_isa},
     {"bench", "train", "Time training: an attention layer or a whole model (needs raffia-train)",
      "raffia bench train --what layer --lengths 512,2048 --json", listed_only},
     {nullptr, "generate", "Continue a text with a language model, from a prompt or a saved state",

@@ -102,8 +102,8 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 TEST_F(Cli, HelpOfEveryCommandHasAnExample) {
   for (const std::string command :
-       {"", "bench", "bench attention", "bench step", "bench decode", "bench prefill", "bench session", "generate", "translate",
-        "classify", "state", "state info", "state save", "state restore", "approx", "info"}) {
+       {"", "bench", "bench attention", "bench step", "bench decode", "bench prefill", "bench session", "bench isa", "generate",
+        "translate", "classify", "state", "state info", "state save", "state restore", "approx", "info"}) {
     const Result result = raffia(command + " --help");
     EXPECT_EQ(result.exit_code, 0) << command;
     EXPECT_NE(result.out.find("Example:\n  raffia "), std::string::npos) << command << "\nsaid: " << result.out;
@@ -141,7 +141,7 @@ TEST_F(Cli, BadUsageExitsWithTwoAndSaysWhy) {
   expect_refused("", "subcommand is required");
   expect_refused("frobnicate", "unknown command 'frobnicate', expected one of bench, state, import, generate, translate");
   expect_refused("bench frobnicate",
-                 "unknown command 'frobnicate', expected one of attention, step, decode, prefill, session, train");
+                 "unknown command 'frobnicate', expected one of attention, step, decode, prefill, session, isa, train");
   expect_refused("info --frobnicate", "--frobnicate");
   expect_refused("info extra", "extra");
   expect_refused("bench attention --frobnicate", "--frobnicate");

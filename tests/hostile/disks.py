@@ -115,6 +115,7 @@ SAYERS = (
     ["bench", "decode", "--model", "lm-gate", "--depths", "0", "--tokens", "2", *BENCH],
     ["bench", "prefill", "--model", "lm-gate", "--lengths", "4", *BENCH],
     ["bench", "session", "--model", "lm-gate", "--depths", "4", "--prompt-tokens", "8", *BENCH],
+    ["bench", "isa", "--ops", "rfa,gelu", "--length", "16", "--heads", "1", "--head-dim", "8", *BENCH],
     ["import", "llama2c", "llama2c/model.bin", "llama2c/tok.bin", "SPARE/model"],
     ["import", "hf", "hf-marks", "SPARE/model", "--json"],
     ["quantize", "lm-gate", "SPARE/model"],

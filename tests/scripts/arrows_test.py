@@ -23,7 +23,7 @@ BELOW = {
     "io/imports": ["core", "io/formats", "io/tokenizers", "io/data", "model"],
     "runtime": ["core", "kernels", "estimators", "model", "io/formats", "io/tokenizers"],
     "torch": ["core", "estimators", "reference", "model", "io/formats", "io/tokenizers", "io/data"],
-    "bench": ["core", "estimators", "model", "runtime", "io/formats"],
+    "bench": ["core", "kernels", "estimators", "model", "runtime", "io/formats"],
     "bench/torch": ["core", "bench", "torch"],
     "cli": ["core", "bench", "bench/torch", "model", "runtime", "torch", "io/formats", "io/tokenizers", "io/data", "io/imports"],
 }

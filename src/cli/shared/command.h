@@ -19,6 +19,7 @@ using bench::Json;  // of --json
 Run add_approx(CommandLine& command);
 Run add_bench_attention(CommandLine& command);
 Run add_bench_decode(CommandLine& command);
+Run add_bench_isa(CommandLine& command);
 Run add_bench_prefill(CommandLine& command);
 Run add_bench_session(CommandLine& command);
 Run add_bench_step(CommandLine& command);

@@ -12,6 +12,22 @@
 #include "raffia/error.h"
 
 namespace raffia::internal::cli {
+namespace {
+
+// Throws FlagError; an unknown kind may have been meant as one of the other names.
+void require_estimator(const std::string& flag, const std::string& spec, const std::vector<std::string>& others) {
+  try {
+    (void)parse_estimator(spec);
+  } catch (const InvalidArgument& error) {
+    const std::string_view kind = split(spec, ':').front();
+    const auto kinds = estimator_kinds();
+    const bool is_kind = std::ranges::any_of(kinds, [kind](EstimatorKind one) { return name_of(one) == kind; });
+    const std::string message = without_origin(error.what());
+    throw FlagError(flag, others.empty() || is_kind ? message : fmt::format("{}, {}", message, fmt::join(others, ", ")));
+  }
+}
+
+}  // namespace
 
 std::vector<std::string> split_estimators(const std::string& flag, const std::string& text) {
   std::vector<std::string> specs;
@@ -58,7 +74,7 @@ Flag add_estimators(CommandLine& command, const std::string& flag, std::vector<s
           [&target, flag, extra, given](const std::string& text) {
             if (!std::exchange(*given, true)) target.clear();
             for (const std::string& spec : split_estimators(flag, text)) {
-              if (std::ranges::find(extra, spec) == extra.end()) (void)parse_estimator_of(flag, spec);
+              if (std::ranges::find(extra, spec) == extra.end()) require_estimator(flag, spec, extra);
               if (std::ranges::find(target, spec) == target.end()) target.push_back(spec);
             }
           },
