@@ -108,31 +108,39 @@ void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, si
         ahead.add(head.q, after.queries_begin, after.queries_end - after.queries_begin, problem.map.dim);
         ahead.add(head.out, after.queries_begin, after.queries_end - after.queries_begin, problem.value_dim);
       }
-      for (size_t p = 0; p < panels; ++p) {
-        const float* sums = state.sums + p * features * kPanel;
+      const auto columns_from = [&](size_t p) {
+        MutRows columns = head.out;
+        columns.data = static_cast<std::byte*>(columns.data) +
+                       static_cast<int64_t>(p * kPanel * size_of(columns.dtype)) * columns.col_stride;
+        return columns;
+      };
+      for_panels(panels, [&](size_t p, auto width) HWY_ATTR {
+        constexpr size_t kWidth = decltype(width)::value;
+        const size_t left = problem.value_dim - p * kPanel;
+        const MutRows columns = columns_from(p);
         for (size_t c = 0; c < chunks; ++c) {
           const size_t at = first + c * kPanel, count = HWY_MIN(kPanel, end - at);
           const bool direct = whole_panels && all_valid[c] && head.out.direct() && head.out.row_stride > 0;
-          MutRows columns = head.out;
-          columns.data = static_cast<std::byte*>(columns.data) +
-                         static_cast<int64_t>(p * kPanel * size_of(columns.dtype)) * columns.col_stride;
-          const size_t width = HWY_MIN(kPanel, problem.value_dim - p * kPanel);
-          float* y = direct ? columns.direct_row(at) : buffers.y;
+          float* y = direct ? columns.direct_row(at) : buffers.y;  // [kWidth][16, 16]
           const size_t ld = direct ? static_cast<size_t>(columns.row_stride) : kPanel;
+          const size_t apart = direct ? kPanel : kPanel * kPanel;
           if (!direct) {
-            pack(gather(columns.readable(), at, valid[c], width, buffers.zeros, buffers.value_staging), width, buffers.y);
+            const size_t taken = HWY_MIN(kWidth * kPanel, left);
+            pack(gather(columns.readable(), at, valid[c], taken, buffers.zeros, buffers.value_staging), taken, y);
           }
-          const float* phi_q = phi + c * features * kPanel;
-          for_tiles(kPanel, [&](size_t m, auto shape) HWY_ATTR {
-            auto tile = shape.load(y + m * ld, ld);
+          for_tiles<kWidth>(kPanel, [&](size_t m, auto shape) HWY_ATTR {
+            auto tile = shape.wide_load(y + m * ld, apart, ld);
             tile.scale_rows(exact[c] + m);
-            tile.multiply(features, phi_q + m, UnitStride(), PanelStride(), sums, kPanel);
-            tile.store(y + m * ld, ld);
+            tile.multiply(features, phi + c * features * kPanel + m, UnitStride(), PanelStride(),
+                          state.sums + p * features * kPanel, features * kPanel, kPanel);
+            tile.store(y + m * ld, apart, ld);
             ahead.ask();
           });
-          if (!direct) put_rows(columns, at, count, valid[c], width, buffers.y, kPanel);
+          for (size_t w = 0; w < kWidth && !direct; ++w) {
+            put_rows(columns_from(p + w), at, count, valid[c], HWY_MIN(kPanel, left - w * kPanel), y + w * apart, kPanel);
+          }
         }
-      }
+      });
       ahead.ask_for_all();
     }
   }
@@ -299,9 +307,9 @@ void far_step(const FarStep& task, float* scratch, ClampCount& clamps) {
     }
     const Merge merge(task.logsumexp[g], task.log_scale[g], reach * row_dot(phi_q, task.normaliser, features), clamps, true);
     if (merge.far == 0.0f) continue;
-    size_t c = 0;
-    for (; c + 8 * kLanes <= columns; c += 8 * kLanes) read_columns<8>(features, columns, phi_q, task.sums + c, y + c);
-    for (; c + kLanes <= columns; c += kLanes) read_columns<1>(features, columns, phi_q, task.sums + c, y + c);
+    size_t c = for_columns(columns, [&](size_t first, auto vectors) HWY_ATTR {
+      read_columns<decltype(vectors)::value>(features, columns, phi_q, task.sums + first, y + first);
+    });
     for (; c < columns; ++c) {
       y[c] = 0.0f;
       for (size_t f = 0; f < features; ++f) y[c] += phi_q[f] * task.sums[f * columns + c];

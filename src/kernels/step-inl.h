@@ -141,6 +141,22 @@ inline HWY_NOINLINE void map_row(const MapParams& map, const float* x, float* pr
   std::copy_n(second, map.features - first, phi + first);
 }
 
+// Calls body(c, N) for N vectors of columns from c on: eight at a time, then four, two and one, so that what belongs to them
+// stays in registers. Returns the first column of those that are no whole vector.
+template <class Body>
+HWY_INLINE size_t for_columns(size_t columns, const Body& body) {
+  size_t c = 0;
+  const auto in_steps_of = [&](auto vectors) HWY_ATTR {
+    constexpr size_t kStep = decltype(vectors)::value * kLanes;
+    for (; c + kStep <= columns; c += kStep) body(c, vectors);
+  };
+  in_steps_of(std::integral_constant<size_t, 8>());
+  in_steps_of(std::integral_constant<size_t, 4>());
+  in_steps_of(std::integral_constant<size_t, 2>());
+  in_steps_of(std::integral_constant<size_t, 1>());
+  return c;
+}
+
 // N vectors of every row of S.
 template <size_t N>
 HWY_INLINE void step_columns(size_t features, size_t ld, float keep, const float* phi_k, const float* phi_q, const float* v,

@@ -74,13 +74,10 @@ void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
     // The first query head updates the state as it reads it; the others find it updated.
     const float decay = g == 0 ? keep : 1.0f;
     if (g == 1) std::fill_n(written, features, 0.0f);
-    size_t c = 0;
-    for (; c + 8 * kLanes <= columns; c += 8 * kLanes) {
-      step_columns<8>(features, columns, decay, written, phi_q, value + c, task.sums + c, y + c);
-    }
-    for (; c + kLanes <= columns; c += kLanes) {
-      step_columns<1>(features, columns, decay, written, phi_q, value + c, task.sums + c, y + c);
-    }
+    size_t c = for_columns(columns, [&](size_t first, auto width) HWY_ATTR {
+      step_columns<decltype(width)::value>(features, columns, decay, written, phi_q, value + first, task.sums + first,
+                                             y + first);
+    });
     for (; c < columns; ++c) {
       y[c] = 0.0f;
       for (size_t i = 0; i < features; ++i) {
