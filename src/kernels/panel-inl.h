@@ -34,8 +34,10 @@ constexpr size_t kVecs = kPanel / kLanes;  // vectors in one row of a panel
 // Rows of the largest tile.
 constexpr size_t kRows = kVecs == 1 ? 16 : (kVecs == 2 ? 6 : (kVecs == 4 ? 3 : 1));
 
-// Rows of the largest pair of tiles: two panels side by side. Only where a row of a panel is one of 32 registers.
-constexpr bool kHasPairs = kVecs == 1;
+// Where a row of a panel is one register there are 32 of them, enough for tiles of two panels side by side. Eight rows: twelve need
+// fewer loads, but GCC spills some of them.
+constexpr bool kManyRegisters = kVecs == 1;
+constexpr bool kHasPairs = kManyRegisters;
 constexpr size_t kPairRows = 8;
 
 // A stride that is known to be 1 costs no register.

@@ -160,7 +160,9 @@ struct ProductTile {
   }
   template <class T>
   HWY_INLINE void add_products(const T* outer, int64_t stride, const Vectors<I>& inner) {
-    head.add_product(in_register(load_weights(outer)), inner);
+    const Vec factor = load_weights(outer);
+    // With 16 registers all others are taken: there a load for each product costs less than a spill.
+    head.add_product(kManyRegisters ? in_register(factor) : factor, inner);
     tail.add_products(outer + stride, stride, inner);
   }
   // The sums of inner one K with each outer one.
