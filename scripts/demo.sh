@@ -2,7 +2,7 @@
 # From a bare Debian or Ubuntu to a page of results: scripts/demo.sh [TEXT]
 # Installs packages, builds for this machine alone (in build/demo), trains an RFA-Gate language model and a softmax one of the same
 # size on TEXT (UTF-8; by default Jane Austen's novels, from the package r-cran-janeaustenr), scores both on held-out text, lets both
-# write, measures them, kills a session and restores it, and writes out/demo/index.html. About 10 to 15 minutes on two cores, most of it the build.
+# write, measures them, kills a session and restores it, and writes out/demo/index.html. About 5 to 12 minutes on two cores, most of it the build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,7 @@ if [[ -n $text && ! -r $text ]]; then
 fi
 
 begin=$SECONDS
-echo "demo.sh: about 10 to 15 minutes on two cores when nothing is built yet" >&2
+echo "demo.sh: about 5 to 12 minutes on two cores when nothing is built yet" >&2
 step() { printf '\n==== %s (%d s so far)\n' "$1" $((SECONDS - begin)) >&2; }
 
 step "packages"
