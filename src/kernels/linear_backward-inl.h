@@ -154,6 +154,27 @@ struct StateUpdate {
   const float* weighted;  // [parts][P][16, 16]
 };
 
+// Rows m .. m + R of panels p .. p + P of S, updated. A tile of one panel has more rows than one of two.
+template <size_t R, size_t P>
+HWY_INLINE void update_rows(const PackedState& state, const StateUpdate& update, size_t features, size_t panels, size_t m,
+                            size_t p, Ahead& ahead) {
+  if constexpr (P > 1 && R > kPairRows) {
+    update_rows<R / 2, P>(state, update, features, panels, m, p, ahead);
+    update_rows<R - R / 2, P>(state, update, features, panels, m + R / 2, p, ahead);
+  } else {
+    float* sums = state.sums + (p * features + m) * kPanel;
+    const size_t apart = features * kPanel;
+    auto tile = TileShape<R, P>::wide_load(sums, apart, kPanel);
+    tile.scale(hn::Set(Tag(), update.decay));
+    for (size_t g = 0; g < update.parts; ++g) {
+      tile.multiply(kPanel, update.phi + (g * features + m) * kPanel, PanelStride(), UnitStride(),
+                    update.weighted + (g * panels + p) * kSquare, kSquare, kPanel);
+    }
+    tile.store(sums, apart, kPanel);
+    ahead.ask();
+  }
+}
+
 // dphi [F, 16] = ([S, z] [X; extra]) diag(lanes) + sum over parts of phi [F, 16] squares [16, 16]: the shape of both dPhiQ^T and
 // dPhiK^T. With `update`, the rows of S just read are updated while they are in L1.
 inline HWY_NOINLINE void feature_gradient(size_t features, size_t panels, const PackedState& state, const float* x,
@@ -176,17 +197,9 @@ inline HWY_NOINLINE void feature_gradient(size_t features, size_t panels, const 
     tile.store(dphi + m * kPanel, kPanel);
     ahead.ask();
     if (update == nullptr) return;
-    for (size_t p = 0; p < panels; ++p) {
-      float* sums = state.sums + (p * features + m) * kPanel;
-      auto updated = shape.load(sums, kPanel);
-      updated.scale(hn::Set(Tag(), update->decay));
-      for (size_t g = 0; g < update->parts; ++g) {
-        updated.multiply(kPanel, update->phi + (g * features + m) * kPanel, PanelStride(), UnitStride(),
-                         update->weighted + (g * panels + p) * kSquare, kPanel);
-      }
-      updated.store(sums, kPanel);
-      ahead.ask();
-    }
+    for_panels(panels, [&](size_t p, auto width) HWY_ATTR {
+      update_rows<decltype(shape)::kHeight, decltype(width)::value>(state, *update, features, panels, m, p, ahead);
+    });
   });
 }
 
