@@ -259,14 +259,14 @@ size_t far_backward_scratch(const LinearProblem& problem) {
 }
 
 // y [N vectors] = phi^T S
-template <size_t N>
-HWY_INLINE void read_columns(size_t features, size_t ld, const float* phi, const float* sums, float* y) {
-  PanelRow<N> acc;
+template <size_t N, class D>
+HWY_INLINE void read_columns(D d, size_t features, size_t ld, const float* phi, const float* sums, float* y) {
+  PanelRow<N, D> acc;
   acc.zero();
   for (size_t f = 0; f < features; ++f) {
-    PanelRow<N> row;
+    PanelRow<N, D> row;
     row.load(sums + f * ld);
-    acc.add_product(hn::Set(Tag(), phi[f]), row);
+    acc.add_product(hn::Set(d, phi[f]), row);
   }
   acc.store(y);
 }
@@ -307,8 +307,8 @@ void far_step(const FarStep& task, float* scratch, ClampCount& clamps) {
     }
     const Merge merge(task.logsumexp[g], task.log_scale[g], reach * row_dot(phi_q, task.normaliser, features), clamps, true);
     if (merge.far == 0.0f) continue;
-    size_t c = for_columns(columns, [&](size_t first, auto vectors) HWY_ATTR {
-      read_columns<decltype(vectors)::value>(features, columns, phi_q, task.sums + first, y + first);
+    size_t c = for_columns(columns, [&](size_t at, auto width, auto lanes) HWY_ATTR {
+      read_columns<decltype(width)::value>(lanes, features, columns, phi_q, task.sums + at, y + at);
     });
     for (; c < columns; ++c) {
       y[c] = 0.0f;

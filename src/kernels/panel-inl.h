@@ -34,8 +34,8 @@ constexpr size_t kVecs = kPanel / kLanes;  // vectors in one row of a panel
 // Rows of the largest tile.
 constexpr size_t kRows = kVecs == 1 ? 16 : (kVecs == 2 ? 6 : (kVecs == 4 ? 3 : 1));
 
-// Where a row of a panel is one register there are 32 of them, enough for tiles of two panels side by side. Eight rows: twelve need
-// fewer loads, but GCC spills some of them.
+// Where a row of a panel is one register there are 32 of them, enough for tiles of two panels side by side. Eight rows: twelve
+// need fewer loads, but GCC spills some of them.
 constexpr bool kManyRegisters = kVecs == 1;
 constexpr bool kHasPairs = kManyRegisters;
 constexpr size_t kPairRows = 8;
@@ -56,7 +56,7 @@ HWY_INLINE Vec in_register(Vec v) {
 // the compiler having to unroll a loop first. The scalar target has 16 "vectors" to a row and no use for registers: there it is a
 // loop.
 #if HWY_TARGET == HWY_SCALAR
-template <size_t N>
+template <size_t N, class D = Tag>
 struct PanelRow {
   float lanes[N];
 
@@ -83,22 +83,24 @@ struct PanelRow {
   }
 };
 #else
-template <size_t N>
+template <size_t N, class D = Tag>
 struct PanelRow {
+  using Vec = hn::Vec<D>;
+
   Vec head;
-  PanelRow<N - 1> tail;
+  PanelRow<N - 1, D> tail;
 
   HWY_INLINE void zero() {
-    head = hn::Zero(Tag());
+    head = hn::Zero(D());
     tail.zero();
   }
   HWY_INLINE void load(const float* p) {
-    head = hn::LoadU(Tag(), p);
-    tail.load(p + kLanes);
+    head = hn::LoadU(D(), p);
+    tail.load(p + hn::MaxLanes(D()));
   }
   HWY_INLINE void store(float* p) const {
-    hn::StoreU(head, Tag(), p);
-    tail.store(p + kLanes);
+    hn::StoreU(head, D(), p);
+    tail.store(p + hn::MaxLanes(D()));
   }
   HWY_INLINE void scale(Vec factor) {
     head = hn::Mul(factor, head);
@@ -118,14 +120,16 @@ struct PanelRow {
   }
   // s <- g s + c v, then this += q s.
   HWY_INLINE void update_and_add(float* HWY_RESTRICT s, const float* HWY_RESTRICT v, Vec g, Vec c, Vec q) {
-    const Vec updated = hn::MulAdd(c, hn::LoadU(Tag(), v), hn::Mul(g, hn::LoadU(Tag(), s)));
-    hn::StoreU(updated, Tag(), s);
+    const Vec updated = hn::MulAdd(c, hn::LoadU(D(), v), hn::Mul(g, hn::LoadU(D(), s)));
+    hn::StoreU(updated, D(), s);
     head = hn::MulAdd(q, updated, head);
-    tail.update_and_add(s + kLanes, v + kLanes, g, c, q);
+    tail.update_and_add(s + hn::MaxLanes(D()), v + hn::MaxLanes(D()), g, c, q);
   }
 };
-template <>
-struct PanelRow<0> {
+template <class D>
+struct PanelRow<0, D> {
+  using Vec = hn::Vec<D>;
+
   HWY_INLINE void zero() {}
   HWY_INLINE void load(const float*) {}
   HWY_INLINE void store(float*) const {}

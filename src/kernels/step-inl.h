@@ -141,29 +141,30 @@ inline HWY_NOINLINE void map_row(const MapParams& map, const float* x, float* pr
   std::copy_n(second, map.features - first, phi + first);
 }
 
-// Calls body(c, N) for N vectors of columns from c on: eight at a time, then four, two and one, so that what belongs to them
-// stays in registers. Returns the first column of those that are no whole vector.
+// Calls body(c, N, D) for N vectors of columns from c on: eight at a time, then four, two and one, so that what belongs to them
+// stays in registers, and for the rest one of eight and of four lanes. Returns the first column that is in no vector.
 template <class Body>
 HWY_INLINE size_t for_columns(size_t columns, const Body& body) {
   size_t c = 0;
-  const auto in_steps_of = [&](auto vectors) HWY_ATTR {
-    constexpr size_t kStep = decltype(vectors)::value * kLanes;
-    for (; c + kStep <= columns; c += kStep) body(c, vectors);
+  const auto take = [&](auto vectors, auto d) HWY_ATTR {
+    constexpr size_t kStep = decltype(vectors)::value * hn::MaxLanes(d);
+    for (; c + kStep <= columns; c += kStep) body(c, vectors, d);
   };
-  in_steps_of(std::integral_constant<size_t, 8>());
-  in_steps_of(std::integral_constant<size_t, 4>());
-  in_steps_of(std::integral_constant<size_t, 2>());
-  in_steps_of(std::integral_constant<size_t, 1>());
+  take(std::integral_constant<size_t, 8>(), Tag());
+  take(std::integral_constant<size_t, 4>(), Tag());
+  take(std::integral_constant<size_t, 2>(), Tag());
+  take(std::integral_constant<size_t, 1>(), Tag());
+  if constexpr (kLanes > 8) take(std::integral_constant<size_t, 1>(), hn::CappedTag<float, 8>());
+  if constexpr (kLanes > 4) take(std::integral_constant<size_t, 1>(), hn::CappedTag<float, 4>());
   return c;
 }
 
 // N vectors of every row of S.
-template <size_t N>
-HWY_INLINE void step_columns(size_t features, size_t ld, float keep, const float* phi_k, const float* phi_q, const float* v,
+template <size_t N, class D>
+HWY_INLINE void step_columns(D d, size_t features, size_t ld, float keep, const float* phi_k, const float* phi_q, const float* v,
                              float* sums, float* y) {
-  const Tag d;
-  const Vec g = hn::Set(d, keep);
-  PanelRow<N> acc;
+  const auto g = hn::Set(d, keep);
+  PanelRow<N, D> acc;
   acc.zero();
   for (size_t f = 0; f < features; ++f) {
     acc.update_and_add(sums + f * ld, v, g, hn::Set(d, phi_k[f]), hn::Set(d, phi_q[f]));

@@ -74,9 +74,8 @@ void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
     // The first query head updates the state as it reads it; the others find it updated.
     const float decay = g == 0 ? keep : 1.0f;
     if (g == 1) std::fill_n(written, features, 0.0f);
-    size_t c = for_columns(columns, [&](size_t first, auto width) HWY_ATTR {
-      step_columns<decltype(width)::value>(features, columns, decay, written, phi_q, value + first, task.sums + first,
-                                             y + first);
+    size_t c = for_columns(columns, [&](size_t at, auto width, auto lanes) HWY_ATTR {
+      step_columns<decltype(width)::value>(lanes, features, columns, decay, written, phi_q, value + at, task.sums + at, y + at);
     });
     for (; c < columns; ++c) {
       y[c] = 0.0f;
