@@ -20,40 +20,6 @@ namespace raffia::internal {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Whether masked loads and stores of floats may touch what is masked. Highway says so for AVX2 because of smaller types.
-#if HWY_MEM_OPS_MIGHT_FAULT && (HWY_TARGET != HWY_AVX2 || HWY_IS_ASAN || HWY_IS_MSAN)
-#define RAFFIA_MASKS_MIGHT_FAULT 1
-#else
-#define RAFFIA_MASKS_MIGHT_FAULT 0
-#endif
-
-// Up to one vector of the `left` floats from p on; lanes beyond them are 0. Where masks keep the CPU from touching the memory
-// behind them, a part of a vector costs about as much as a whole one.
-template <class D = Tag>
-HWY_INLINE hn::Vec<D> load_some(const float* p, size_t left, D d = D()) {
-  constexpr size_t kCount = hn::MaxLanes(D());
-  if (left >= kCount) return hn::LoadU(d, p);
-#if RAFFIA_MASKS_MIGHT_FAULT
-  HWY_ALIGN float lanes[kCount] = {};
-  std::copy_n(p, left, lanes);
-  return hn::Load(d, lanes);
-#else
-  return hn::MaskedLoad(hn::FirstN(d, left), d, p);
-#endif
-}
-template <class D = Tag>
-HWY_INLINE void store_some(hn::Vec<D> v, float* p, size_t left, D d = D()) {
-  constexpr size_t kCount = hn::MaxLanes(D());
-  if (left >= kCount) return hn::StoreU(v, d, p);
-#if RAFFIA_MASKS_MIGHT_FAULT
-  HWY_ALIGN float lanes[kCount];
-  hn::Store(v, d, lanes);
-  std::copy_n(lanes, left, p);
-#else
-  hn::BlendedStore(v, hn::FirstN(d, left), d, p);
-#endif
-}
-
 // y[i] = body(i, floats left) for a row.
 template <class Body>
 HWY_INLINE void map_columns(size_t columns, float* y, const Body& body) {
@@ -145,8 +111,6 @@ HWY_INLINE void rotate_row(const float* x, const float* turns, size_t half, floa
     store_some(hn::MulAdd(a, sine, hn::Mul(b, cosine)), y + half + i, left, d);
   }
 }
-
-#undef RAFFIA_MASKS_MIGHT_FAULT
 
 }  // namespace HWY_NAMESPACE
 }  // namespace raffia::internal

@@ -43,6 +43,10 @@ HWY_INLINE void copy_scaled(const Rows& rows, size_t t, size_t dim, size_t colum
   if (rows.direct()) {
     const float* in = rows.direct_row(t);
     for (; i + kLanes <= dim; i += kLanes) hn::StoreU(hn::Mul(hn::Set(d, scale), hn::LoadU(d, in + i)), d, out + i);
+    if (i < dim && i + kLanes <= columns) {
+      hn::StoreU(hn::Mul(hn::Set(d, scale), load_some(in + i, dim - i)), d, out + i);
+      i += kLanes;
+    }
   } else if (rows.dtype == DType::bf16 && rows.col_stride == 1) {
     const hn::RebindToUnsigned<Tag> bits;
     const hn::Rebind<uint16_t, Tag> upper;
@@ -61,7 +65,7 @@ HWY_INLINE void write_scaled(const float* HWY_RESTRICT in, float scale, size_t d
   size_t i = 0;
   if (rows.direct()) {
     float* out = rows.direct_row(t);
-    for (; i + kLanes <= dim; i += kLanes) hn::StoreU(hn::Mul(hn::Set(d, scale), hn::LoadU(d, in + i)), d, out + i);
+    for (; i < dim; i += kLanes) store_some(hn::Mul(hn::Set(d, scale), load_some(in + i, dim - i)), out + i, dim - i);
   }
   for (; i < dim; ++i) rows.set(t, i, scale * in[i]);
 }
@@ -72,8 +76,9 @@ HWY_INLINE void add_scaled(const float* HWY_RESTRICT in, float scale, size_t dim
   size_t i = 0;
   if (rows.direct()) {
     float* out = rows.direct_row(t);
-    for (; i + kLanes <= dim; i += kLanes) {
-      hn::StoreU(hn::MulAdd(hn::Set(d, scale), hn::LoadU(d, in + i), hn::LoadU(d, out + i)), d, out + i);
+    for (; i < dim; i += kLanes) {
+      const size_t left = dim - i;
+      store_some(hn::MulAdd(hn::Set(d, scale), load_some(in + i, left), load_some(out + i, left)), out + i, left);
     }
   }
   for (; i < dim; ++i) rows.set(t, i, rows.readable().at(t, i) + scale * in[i]);
