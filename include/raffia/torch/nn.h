@@ -24,13 +24,6 @@
 #include "raffia/estimator.h"
 #include "raffia/torch/ops.h"
 
-namespace raffia::internal {
-
-struct AttentionPlan;
-struct MapPlan;
-
-}  // namespace raffia::internal
-
 namespace raffia::nn {
 
 using at::Tensor;
@@ -94,7 +87,7 @@ class RAFFIA_API SequenceSplit {
 // The feature map of an attention: draws and sigma of the random ones, weight and bias of relu. Nothing for identity and elu.
 class RAFFIA_API AttentionMapImpl : public torch::nn::Module {
  public:
-  AttentionMapImpl(const AttentionOptions& options, const internal::MapPlan& plan);
+  explicit AttentionMapImpl(const AttentionOptions& options);
   ops::Map tensors(uint32_t draw);  // 0: the stored matrix
   double mean_sigma() const;        // 0 for maps that are not random
 
@@ -147,7 +140,7 @@ class RAFFIA_API AttentionImpl : public torch::nn::Module {
     Tensor input;             // [B, Tk, E], what the keys were projected from: for gates
     Tensor valid;             // [B, Tk] bool, True: takes part; undefined: all
   };
-  void add_parts(const internal::AttentionPlan& plan);
+  void add_parts();
   void check(const Tensor& query, const Tensor& key, const Tensor& value, const ForwardOptions& options) const;
   Tensor attend(const Heads& heads, AttentionState* state);  // [B, Tq, H, d]
   Tensor gate_logits(const Heads& heads);                    // [B, T, G]

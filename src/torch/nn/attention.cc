@@ -71,10 +71,11 @@ AttentionImpl::AttentionImpl(const AttentionOptions& options) : options_(options
   require(options.pool >= 0, "Attention: pool is {}, expected 0 or more", options.pool);
   require(estimator.layer == 0 && estimator.draw == 0,
           "Attention: {} sets layer or draw, expected neither (use AttentionOptions::layer and redraw())", to_string(estimator));
-  add_parts(plan_attention("", settings_of(options)));
+  add_parts();
 }
 
-void AttentionImpl::add_parts(const AttentionPlan& plan) {
+void AttentionImpl::add_parts() {
+  const AttentionPlan plan = plan_attention("", settings_of(options_));
   const auto add_tensor = [this](const std::optional<TensorPlan>& tensor, auto&& start) {
     return tensor ? register_parameter(own_name(tensor->name), start(*tensor)) : Tensor();
   };
@@ -92,7 +93,7 @@ void AttentionImpl::add_parts(const AttentionPlan& plan) {
   conv_k_ = add_tensor(plan.conv_k, identity);
   conv_v_ = add_tensor(plan.conv_v, identity);
   head_norm_ = add_tensor(plan.head_norm_weight, [](const TensorPlan& tensor) { return at::ones(tensor.shape); });
-  if (plan.map) map_ = add_module(*this, *plan.map, AttentionMap(options_, *plan.map));
+  if (plan.map) map_ = add_module(*this, *plan.map, AttentionMap(options_));
   if (plan.gate) {
     gate_ = add_module(*this, *plan.gate, torch::nn::Linear(plan.gate->in(), plan.gate->out()));
     torch::nn::init::zeros_(gate_->weight);

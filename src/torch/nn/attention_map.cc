@@ -1,14 +1,24 @@
 // Feature maps as modules: parameters, stored buffers, and the draws of training.
 #include <cmath>
+#include <optional>
 
+#include "core/check.h"
+#include "estimators/registry.h"
 #include "model/plan.h"
 #include "raffia/random.h"
 #include "raffia/torch/nn.h"
+#include "torch/nn/pieces.h"
 
 namespace raffia::nn {
 
 using namespace internal;
-AttentionMapImpl::AttentionMapImpl(const AttentionOptions& options, const MapPlan& plan) : options_(options), kind_(plan.kind) {
+using namespace internal::nn;
+
+AttentionMapImpl::AttentionMapImpl(const AttentionOptions& options) : options_(options), kind_(options.estimator.map) {
+  const std::optional<MapPlan> mapped = plan_attention("", settings_of(options)).map;
+  require(mapped.has_value(), "AttentionMap: {} has no feature map, expected {}", to_string(options.estimator),
+          kinds_with(&EstimatorTraits::has_map));
+  const MapPlan& plan = *mapped;
   if (plan.weight) {
     const auto dim = static_cast<double>(plan.weight->shape[2]);
     weight_ = register_parameter(own_name(plan.weight->name), at::randn(plan.weight->shape) / std::sqrt(dim));
