@@ -2,6 +2,12 @@
 
 raffia=build/bin/raffia
 
+# active_isa: the instruction set that ops use here.
+active_isa() { "$raffia" info --json | sed -n 's/^ *"isa": "\(.*\)",$/\1/p'; }
+
+# is_wanted NAME: whether this table is to be made.
+is_wanted() { [[ $wanted == "  " || $wanted == *" $1 "* ]]; }
+
 # fill DOCUMENT NAME FILE: what the file holds, between the marks of that name in the document.
 fill() {
   local document=$1 name=$2 found=$3 filled
@@ -19,7 +25,7 @@ fill() {
 table() {
   local document=$1 name=$2 found
   shift 2
-  [[ $wanted == "  " || $wanted == *" $name "* ]] || return 0
+  is_wanted "$name" || return 0
   echo "$name: raffia $*" >&2
   found=$(mktemp)
   {

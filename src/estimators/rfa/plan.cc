@@ -12,7 +12,7 @@ constexpr size_t kReadSegment = 1024;  // queries per task where they only read
 
 // Causal segments cost up to 50% more work: they only help if a single sequence and head must feed several threads.
 // Of 32 parts the first and the last segment take nine each, since they need no fold; the 14 between take one each.
-// See docs/performance-tables.md#one-head-one-long-sequence
+// See docs/performance-avx2.md#one-head-one-long-sequence-avx2
 constexpr size_t kMinSegmented = 8192;
 constexpr size_t kSegmentParts = 32;
 constexpr size_t kOuterParts = 9;
