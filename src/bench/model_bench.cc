@@ -12,6 +12,7 @@
 #include "bench/machine.h"
 #include "bench/machine_probe.h"
 #include "bench/table.h"
+#include "model/plan.h"
 #include "raffia/isa.h"
 #include "raffia/random.h"
 #include "raffia/session.h"
@@ -43,6 +44,9 @@ const RecordColumn<ModelRecord> kModelColumns[] = {
     {"weight_gbps", [](const ModelRecord& r) { return json_of(r.weight_gbps); }, Style::measured, human_ratio},
     {"bandwidth_gbps", [](const ModelRecord& r) { return json_of(r.bandwidth_gbps); }, Style::measured, human_ratio},
     {"bandwidth_fraction", [](const ModelRecord& r) { return json_of(r.bandwidth_fraction); }, Style::measured, human_percent},
+    {"product_gflops", [](const ModelRecord& r) { return json_of(r.product_gflops); }, Style::measured, human_ratio},
+    {"peak_gflops", [](const ModelRecord& r) { return json_of(r.peak_gflops); }, Style::measured, human_ratio},
+    {"peak_fraction", [](const ModelRecord& r) { return json_of(r.peak_fraction); }, Style::measured, human_percent},
     {"peak_rss_bytes", [](const ModelRecord& r) { return json_of(r.peak_rss_bytes); }, Style::measured, human_bytes},
 };
 
@@ -140,19 +144,6 @@ PeakMemory measure_memory(std::vector<BenchModel>& models, const std::vector<Mod
   return peaks;
 }
 
-// Not used by anything else, and far larger than any cache.
-class Probe {
- public:
-  std::function<void()> reading(Executor& executor, int threads) {
-    if (bytes_.empty()) bytes_.assign(size_t{256} << 20, std::byte{1});
-    return [this, &executor, threads] { read_bytes(bytes_, executor, threads); };
-  }
-  double gbps(double seconds) const { return 1e-9 * static_cast<double>(bytes_.size()) / seconds; }
-
- private:
-  std::vector<std::byte> bytes_;
-};
-
 ModelRecord described_run(const BenchModel& bench, const Model& model, const ModelTest& test, int64_t threads) {
   const ModelConfig& config = model.config();
   return {.test = test.name(),
@@ -180,10 +171,76 @@ double bytes_per_step(const Model& model) {
   return all * (1 - embedding / static_cast<double>(model.parameters()));
 }
 
+// FLOP of the products of one token of a prompt with the matrices of all layers. Embeddings are looked up, and logits computed
+// for the last token alone.
+double product_flops(const Model& model) {
+  const ModelPlan plan = plan_of(model.config());
+  double flops = 0;
+  for (const LayerPlan& layer : plan.decoder->layers) {
+    const AttentionPlan& attention = layer.attention;
+    for (const LinearLayerPlan* product :
+         {&attention.q, &attention.k, &attention.v, &attention.out, &layer.ffn_up, &layer.ffn_down}) {
+      flops += 2 * static_cast<double>(product->weight.count());
+    }
+    if (attention.gate) flops += 2 * static_cast<double>(attention.gate->weight.count());
+    if (layer.ffn_gate) flops += 2 * static_cast<double>(layer.ffn_gate->weight.count());
+  }
+  return flops;
+}
+
+bool is_read_bound(const ModelTest& test) { return test.kind == ModelTest::Kind::decode && test.batch == 1; }
+bool is_prefill(const ModelTest& test) { return test.kind == ModelTest::Kind::prefill; }
+
+// What the machine can do at most: it takes turns with the models, and is compared with them.
+class Limits {
+ public:
+  Limits(const std::vector<int64_t>& threads, Executor& executor) : threads_(threads), executor_(executor) {}
+
+  // Adds contenders for the limits of these tests.
+  void add(std::span<const ModelTest> tests, std::vector<Contender>& contenders) {
+    first_read_ = contenders.size();
+    if (std::ranges::any_of(tests, is_read_bound)) {
+      if (bytes_.empty()) bytes_.assign(size_t{256} << 20, std::byte{1});  // far more than any cache holds
+      for (const int64_t threads : threads_) {
+        contenders.push_back({.run = [this, threads] { read_bytes(bytes_, executor_, static_cast<int>(threads)); }});
+      }
+    }
+    first_peak_ = contenders.size();
+    if (std::ranges::any_of(tests, is_prefill)) {
+      for (const int64_t threads : threads_) {
+        contenders.push_back(
+            {.run = [this, threads] { flops_ = run_multiply_adds(executor_, static_cast<int>(threads)) / threads; }});
+      }
+    }
+  }
+
+  // Fills in what `record`, whose time is known, reaches of them.
+  void compare(const Model& model, const ModelTest& test, std::span<const Contender> contenders, ModelRecord& record) const {
+    const auto place = static_cast<size_t>(std::ranges::find(threads_, record.threads) - threads_.begin());
+    if (is_read_bound(test)) {
+      record.bandwidth_gbps = 1e-9 * static_cast<double>(bytes_.size()) / contenders[first_read_ + place].seconds;
+      record.weight_gbps = 1e-9 * bytes_per_step(model) * static_cast<double>(test.tokens) / record.seconds;
+      record.bandwidth_fraction = *record.weight_gbps / *record.bandwidth_gbps;
+    }
+    if (is_prefill(test)) {
+      record.peak_gflops = 1e-9 * flops_ * static_cast<double>(record.threads) / contenders[first_peak_ + place].seconds;
+      record.product_gflops = 1e-9 * product_flops(model) * static_cast<double>(test.tokens) / record.seconds;
+      record.peak_fraction = *record.product_gflops / *record.peak_gflops;
+    }
+  }
+
+ private:
+  const std::vector<int64_t>& threads_;
+  Executor& executor_;
+  std::vector<std::byte> bytes_;
+  double flops_ = 0;  // multiply-adds of one thread in a turn
+  size_t first_read_ = 0, first_peak_ = 0;
+};
+
 class TimePass {
  public:
   TimePass(const ModelBenchOptions& options, Executor& executor, Observer& observer)
-      : options_(options), executor_(executor), observer_(observer) {}
+      : options_(options), executor_(executor), observer_(observer), limits_(options.threads, executor) {}
 
   std::vector<ModelRecord> run(std::vector<BenchModel>& benches, const std::vector<ModelTest>& tests, const PeakMemory& peaks) {
     std::vector<ModelRecord> records;
@@ -232,12 +289,7 @@ class TimePass {
         }
       }
     }
-    const auto is_read_bound = [](const ModelTest& test) { return test.kind == ModelTest::Kind::decode && test.batch == 1; };
-    if (std::ranges::any_of(tests, is_read_bound)) {
-      for (const int64_t threads : options_.threads) {
-        contenders.push_back({.run = probe_.reading(executor_, static_cast<int>(threads))});
-      }
-    }
+    limits_.add(tests, contenders);
     interleave(contenders, static_cast<int>(options_.repeats), observer_);
 
     for (size_t c = 0; c < cases.size(); ++c) {
@@ -246,11 +298,7 @@ class TimePass {
       record.seconds = contenders[c].seconds;
       record.tokens_per_second = static_cast<double>(test.batch * test.tokens) / record.seconds;
       record.state_bytes = static_cast<int64_t>(cases[c].trial->state_bytes());
-      if (!is_read_bound(test)) continue;
-      const auto place = std::find(options_.threads.begin(), options_.threads.end(), record.threads) - options_.threads.begin();
-      record.bandwidth_gbps = probe_.gbps(contenders[cases.size() + static_cast<size_t>(place)].seconds);
-      record.weight_gbps = 1e-9 * bytes_per_step(*cases[c].model) * static_cast<double>(test.tokens) / record.seconds;
-      record.bandwidth_fraction = *record.weight_gbps / *record.bandwidth_gbps;
+      limits_.compare(*cases[c].model, test, contenders, record);
     }
     std::vector<ModelRecord> records;
     for (const Case& one : cases) {
@@ -268,7 +316,7 @@ class TimePass {
   const ModelBenchOptions& options_;
   Executor& executor_;
   Observer& observer_;
-  Probe probe_;
+  Limits limits_;
 };
 
 }  // namespace

@@ -45,6 +45,7 @@ struct ModelRecord {
   std::optional<double> ratio_to_softmax;
   int64_t state_bytes = 0, weight_bytes = 0;
   std::optional<double> weight_gbps, bandwidth_gbps, bandwidth_fraction;  // decode, batch 1
+  std::optional<double> product_gflops, peak_gflops, peak_fraction;       // prefill
   std::optional<int64_t> peak_rss_bytes;
 };
 

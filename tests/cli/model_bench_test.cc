@@ -62,6 +62,9 @@ const std::set<std::string> kFields = {"test",
                                        "weight_gbps",
                                        "bandwidth_gbps",
                                        "bandwidth_fraction",
+                                       "product_gflops",
+                                       "peak_gflops",
+                                       "peak_fraction",
                                        "peak_rss_bytes"};
 
 // Numbers of a layer of width E with biases and two norms: four projections, two halves of the feed-forward part.
@@ -83,6 +86,7 @@ TEST_F(ModelBench, DecodeCountsTokensBytesAndRatios) {
     EXPECT_DOUBLE_EQ(record["tokens_per_second"].get<double>(), 4.0 * static_cast<double>(batch) / seconds);
     EXPECT_EQ(record["weight_gbps"].is_number(), batch == 1) << record;
     EXPECT_EQ(record["bandwidth_fraction"].is_number(), batch == 1) << record;
+    EXPECT_TRUE(record["peak_fraction"].is_null()) << record;
     EXPECT_GT(record["peak_rss_bytes"].get<int64_t>(), record["weight_bytes"].get<int64_t>()) << record;
     EXPECT_GT(record["weight_bytes"].get<int64_t>(), record["parameters"].get<int64_t>() * 4) << record;
     const bool is_softmax = record["op"] == "softmax";
@@ -136,7 +140,12 @@ TEST_F(ModelBench, PrefillReadsWholePrompts) {
     const int64_t length = std::stoll(record["test"].get<std::string>().substr(2));
     EXPECT_DOUBLE_EQ(record["tokens_per_second"].get<double>(), static_cast<double>(length) / record["seconds"].get<double>());
     EXPECT_TRUE(record["weight_gbps"].is_null());
+    const double gflops = record["product_gflops"];
+    EXPECT_DOUBLE_EQ(record["peak_fraction"].get<double>(), gflops / record["peak_gflops"].get<double>());
     if (record["op"] == "softmax") {
+      // 12 matrices of E x E in a layer: four projections, two of 4 E x E.
+      constexpr double kFlopsPerToken = 2.0 * kLayers * 12 * kWidth * kWidth;
+      EXPECT_NEAR(gflops, 1e-9 * kFlopsPerToken * record["tokens_per_second"].get<double>(), 1e-9 * gflops);
       EXPECT_EQ(record["state_bytes"], kLayers * length * 2 * kWidth * 4);
     }
   }
