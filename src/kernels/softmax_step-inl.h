@@ -45,6 +45,12 @@ HWY_INLINE float dot(const float* HWY_RESTRICT q, const float* HWY_RESTRICT row,
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
 }
 
+// A row of keys or values that cannot be read in place. Not inline: visits of rows that can be would not be, either, then.
+HWY_NOINLINE const float* staged_row(const Rows& rows, size_t head, int64_t head_stride, size_t t, size_t dim, float* staging) {
+  copy_scaled(head_of(rows, head, head_stride), t, dim, round_up(dim, kPanel), 1.0f, staging);
+  return staging;
+}
+
 void step_stretch(const StepTask& task, float* scratch) {
   const size_t columns = round_up(task.dim, kPanel), value_columns = round_up(task.value_dim, kPanel);
   const size_t group = task.heads / task.groups;
@@ -68,8 +74,7 @@ void step_stretch(const StepTask& task, float* scratch) {
         for (size_t c = 0; c < dim; c += kPanel) hwy::Prefetch(row + kStepAhead * rows.row_stride + c);
         body(j, row, g);
       } else {
-        copy_scaled(head_of(rows, g, head_stride), task.begin + j, dim, round_up(dim, kPanel), 1.0f, staging);
-        body(j, static_cast<const float*>(staging), g);
+        body(j, staged_row(rows, g, head_stride, task.begin + j, dim, staging), g);
       }
     };
     if (std::abs(head_stride) < std::abs(rows.row_stride)) {

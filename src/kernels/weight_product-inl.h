@@ -161,8 +161,9 @@ struct ProductTile {
   template <class T>
   HWY_INLINE void add_products(const T* outer, int64_t stride, const Vectors<I>& inner) {
     const Vec factor = load_weights(outer);
-    // With 16 registers all others are taken: there a load for each product costs less than a spill.
-    head.add_product(kManyRegisters ? in_register(factor) : factor, inner);
+    // With 16 registers all others are taken: there a load for each product costs less than a spill. For a single product the
+    // load is part of the multiply-add, which leaves the CPU room to wait for more lines of memory at once.
+    head.add_product(kManyRegisters && I > 1 ? in_register(factor) : factor, inner);
     tail.add_products(outer + stride, stride, inner);
   }
   // The sums of inner one K with each outer one.
