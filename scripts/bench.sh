@@ -9,27 +9,32 @@ wanted=" $* "
 source scripts/tables.sh
 
 isa=$(active_isa)
+[[ -n $isa ]] || { echo "bench.sh: raffia info --json names no isa" >&2; exit 1; }
 document=docs/performance-$isa.md
 images=docs/img
+names=
 mkdir -p $images
 
-# bench TITLE NAME ARGUMENTS...: the table NAME of this machine's page, under the title with the ISA in it.
-bench() {
-  local title="$1 ($isa)" name=$2
-  shift 2
-  is_wanted "$name" || return 0
-  grep -qxF "<!-- table $name -->" "$document" || printf '\n## %s\n\n<!-- table %s -->\n<!-- end %s -->\n' "$title" "$name" "$name" >>"$document"
-  table "$document" "$name" "$@"
-}
-
-if [[ ! -e $document ]]; then
+start_page() {
+  [[ ! -e $document ]] || return 0
   cat >"$document" <<TEXT
 # Tables of performance: $isa
 
 Written by \`scripts/bench.sh\` on a machine whose widest instruction set is $isa; each table stands below its command.
 [performance.md](performance.md) says what is measured and what the figures mean, and [cli.md](cli.md#fields-of-a-record) explains the columns.
 TEXT
-fi
+}
+
+# bench TITLE NAME ARGUMENTS...: the table NAME of this machine's page, under the title with the ISA in it.
+bench() {
+  local title="$1 ($isa)" name=$2
+  shift 2
+  names+=" $name "
+  is_wanted "$name" || return 0
+  start_page
+  grep -qxF "<!-- table $name -->" "$document" || printf '\n## %s\n\n<!-- table %s -->\n<!-- end %s -->\n' "$title" "$name" "$name" >>"$document"
+  table "$document" "$name" "$@"
+}
 
 bench "Machine" machine info
 bench "Decoding against depth" model_decode bench decode --depths 0,512,2048,4096,8192,32768,131072 --tokens 4 --threads 1,2 --repeats 15 \
@@ -68,3 +73,7 @@ bench "Training one layer, all estimators" train_layer_estimators bench train --
   --lengths 512,2048 --threads 1 --repeats 2
 bench "Training a whole model" train_model bench train --what model --ops softmax,torch_softmax,rfa_gate --lengths 4096 --threads 2 --repeats 1
 bench "Instruction sets" isa bench isa
+
+for name in "$@"; do
+  [[ $names == *" $name "* ]] || { echo "bench.sh: there is no table $name, expected some of$names" >&2; exit 2; }
+done

@@ -28,8 +28,10 @@ scripts/setup.sh --no-training --no-tests
 step "build"
 scripts/setup.sh --no-tests &
 setup=$!
+trap 'wait $setup || true' EXIT # apt must not be left running, nor be killed
 build() { cmake --preset demo "$1" >&2 && cmake --build --preset demo --target "${@:2}" -j "$(nproc)" >&2; }
 build -DRAFFIA_BUILD_TORCH=OFF raffia_cli
+trap - EXIT
 wait $setup
 build -DRAFFIA_BUILD_TORCH=ON raffia_cli raffia_train
 raffia=$PWD/build/demo/bin/raffia

@@ -134,7 +134,8 @@ void Graph::decode(std::span<const int32_t> ids, Turn turn, Workspace& work, std
   turn.rows = static_cast<int64_t>(ids.size());
   const float* x = forward(*decoder_, ids, turn, work);
   const int64_t wanted = static_cast<int64_t>(logits.size()) / config_.vocabulary;
-  const Turn product{.form = turn.form, .rows = wanted, .run = turn.run};
+  // As in a step, whatever the turn is: the logits after a token have the same bits however many are wanted.
+  const Turn product{.form = Turn::Form::step, .rows = wanted, .run = turn.run};
   const float* last = x + (turn.rows - wanted) * config_.width;
   multiply({{&output_, last, config_.width, logits.data(), config_.vocabulary}}, product);
 }

@@ -103,6 +103,43 @@ TEST_P(AnySession, RollbackIntoAPromptEqualsAShorterPrompt) {
   EXPECT_EQ(go_on(whole), go_on(part));
 }
 
+TEST_P(AnySession, LogitsOfAllTokensChangeNoBit) {
+  const std::vector<int32_t> ids = prompt();
+  Session all(model_, {.snapshot_every = 256}), last(model_);
+  std::vector<float> seen;
+  all.prefill(ids, [&](int64_t, std::span<const float> logits) {
+    seen.assign(logits.end() - model_->config().vocabulary, logits.end());
+  });
+  last.prefill(ids);
+  const std::vector<float> expected = copied(last.logits());
+  EXPECT_EQ(copied(all.logits()), expected);
+  EXPECT_EQ(seen, expected);
+  // No snapshot is there: the last piece is read again.
+  all.step(ids.front());
+  all.rollback(1);
+  EXPECT_EQ(copied(all.logits()), expected);
+}
+
+// More than products take one by one (kPackedFrom).
+TEST_P(AnySession, ThirtySessionsInOneStepEqualThirtySteps) {
+  constexpr uint32_t kCount = 30;
+  std::vector<Session> alone, together;
+  std::vector<Session*> batch;
+  std::vector<int32_t> ids;
+  for (uint32_t i = 0; i < kCount; ++i) {
+    alone.emplace_back(model_);
+    alone.back().prefill(random_ids(model_->config().vocabulary, 1 + i % 5, i));
+    ids.push_back(alone.back().sample());
+  }
+  together = alone;
+  for (Session& session : together) batch.push_back(&session);
+  Session::step(batch, ids);
+  for (uint32_t i = 0; i < kCount; ++i) {
+    alone[i].step(ids[i]);
+    ASSERT_EQ(copied(together[i].logits()), copied(alone[i].logits())) << "session " << i;
+  }
+}
+
 TEST_P(AnySession, BatchAndThreadsChangeNoBit) {
   const auto pool = make_thread_pool(3);
   const auto run_alone = [&](uint32_t seed, const RunOptions& run) {
