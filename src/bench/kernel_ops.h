@@ -27,8 +27,7 @@ struct KernelRun {
 std::vector<std::string> kernel_op_names();
 
 // What the op of that name is measured at: products with 1, 4, 16 and 512 tokens, everything else with `length` tokens. Models
-// are as wide as all heads together. Empty if there is no such op. Throws OptionError for a
-// shape that it cannot have.
+// are as wide as all heads together. Empty if there is no such op. Throws OptionError for a shape that it cannot have.
 std::vector<KernelRun> runs_of_kernel_op(const BenchShape& shape, int64_t length, const std::string& name);
 
 }  // namespace raffia::internal::bench

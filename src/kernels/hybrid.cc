@@ -108,16 +108,10 @@ void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, si
         ahead.add(head.q, after.queries_begin, after.queries_end - after.queries_begin, problem.map.dim);
         ahead.add(head.out, after.queries_begin, after.queries_end - after.queries_begin, problem.value_dim);
       }
-      const auto columns_from = [&](size_t p) {
-        MutRows columns = head.out;
-        columns.data = static_cast<std::byte*>(columns.data) +
-                       static_cast<int64_t>(p * kPanel * size_of(columns.dtype)) * columns.col_stride;
-        return columns;
-      };
       for_panels(panels, [&](size_t p, auto width) HWY_ATTR {
         constexpr size_t kWidth = decltype(width)::value;
         const size_t left = problem.value_dim - p * kPanel;
-        const MutRows columns = columns_from(p);
+        const MutRows columns = head.out.columns_from(p * kPanel);
         for (size_t c = 0; c < chunks; ++c) {
           const size_t at = first + c * kPanel, count = HWY_MIN(kPanel, end - at);
           const bool direct = whole_panels && all_valid[c] && head.out.direct() && head.out.row_stride > 0;
@@ -137,7 +131,8 @@ void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, si
             ahead.ask();
           });
           for (size_t w = 0; w < kWidth && !direct; ++w) {
-            put_rows(columns_from(p + w), at, count, valid[c], HWY_MIN(kPanel, left - w * kPanel), y + w * apart, kPanel);
+            put_rows(head.out.columns_from((p + w) * kPanel), at, count, valid[c], HWY_MIN(kPanel, left - w * kPanel),
+                     y + w * apart, kPanel);
           }
         }
       });

@@ -1,5 +1,5 @@
-// Vector code of layer_ops.h: one row at a time, lanes along the columns. The last vector of a row goes through a buffer, so that
-// nothing past its end is read or written.
+// Vector code of layer_ops.h: one row at a time, lanes along the columns. The last vector of a row is masked, so that nothing past its
+// end is read or written.
 
 #if defined(RAFFIA_KERNELS_LAYER_OPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RAFFIA_KERNELS_LAYER_OPS_INL_H_

@@ -9,7 +9,8 @@
 // M comes from running products, row t = g_t times row t-1, so there is neither exp nor a difference of logarithms: hard resets
 // and gates of 1 are exact. Everything is a product with a panel of 16 columns (panel-inl.h): PhiQ^T and PhiK^T are panels of
 // tokens, S is kept as panels [V/16][F][16] of 8 KiB (F = 128). One S panel is read and then updated before the next is touched:
-// with both feature panels it fits a 32 KiB L1, so that S streams from L2 once per chunk.
+// with both feature panels it fits a 32 KiB L1, so that S streams from L2 once per chunk. Where panels go in pairs (AVX-512), all
+// that is a little more than 32 KiB, the L1 of Zen 4; Ice Lake and Zen 5 have 48.
 
 #if defined(RAFFIA_KERNELS_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RAFFIA_KERNELS_LINEAR_INL_H_

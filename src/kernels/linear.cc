@@ -101,10 +101,8 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, cons
           ahead.ask();
         });
         if (!direct) {
-          MutRows columns = head.out;
-          columns.data = static_cast<std::byte*>(columns.data) +
-                         static_cast<int64_t>(p * kPanel * size_of(columns.dtype)) * columns.col_stride;
-          put_rows(columns, first, count, gates.valid, HWY_MIN(kWidth * kPanel, problem.value_dim - p * kPanel), buffers.y, ld);
+          put_rows(head.out.columns_from(p * kPanel), first, count, gates.valid,
+                   HWY_MIN(kWidth * kPanel, problem.value_dim - p * kPanel), buffers.y, ld);
         }
       }
       update_panels<kWidth>(features, gates.decay(), 1, buffers.phi_k, buffers.weighted_v + p * kPanel * kPanel, 0, sums, ahead);

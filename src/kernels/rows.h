@@ -32,6 +32,11 @@ struct MutRows {
   bool direct() const { return dtype == DType::f32 && col_stride == 1; }
   float* direct_row(size_t t) const { return static_cast<float*>(data) + static_cast<int64_t>(t) * row_stride; }
   Rows readable() const { return {data, dtype, row_stride, col_stride}; }
+  MutRows columns_from(size_t column) const {
+    MutRows moved = *this;
+    moved.data = static_cast<std::byte*>(data) + static_cast<int64_t>(column * size_of(dtype)) * col_stride;
+    return moved;
+  }
   void set(size_t t, size_t column, float value) const {
     const int64_t i = static_cast<int64_t>(t) * row_stride + static_cast<int64_t>(column) * col_stride;
     if (dtype == DType::f32) {
