@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The table of docs/arm.md, for scripts/test_arm64.sh: arm64_table.py BUILD_DIRECTORY QEMU_VERSION
 
-Exit code 1: a test failed.
+Exit code 1: a test failed, or files differ.
 """
 import json
 import sys
@@ -19,6 +19,7 @@ def main():
         if how == "run":
             continue
         (failed if how == "fail" else skipped).append(name)
+    files = (build / "sessions.log").read_text().splitlines()[-1]
     info = json.loads((build / "info.json").read_text())
     excluded = [line.split(" ", 1) for line in (build / "excluded").read_text().splitlines() if line]
     rows = [
@@ -28,13 +29,13 @@ def main():
         ("failed", ", ".join(f"`{name}`" for name in failed) or "none"),
         ("skipped", ", ".join(f"`{name}`" for name in skipped) or "none"),
         ("not run", "; ".join(f"`{name}`: {reason}" for name, reason in excluded) or "none"),
-        ("files of both machines", (build / "sessions.log").read_text().splitlines()[-1]),
+        ("files of both machines", files),
     ]
     print("\n| | |\n|:--|:--|")
     for name, what in rows:
         print(f"| {name} | {what} |")
     print()
-    sys.exit(1 if failed or not status else 0)
+    sys.exit(1 if failed or not status or not files.endswith(" 0 differences") else 0)
 
 
 if __name__ == "__main__":

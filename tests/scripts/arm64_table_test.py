@@ -14,7 +14,7 @@ def part(*cases):
 
 
 class Table(unittest.TestCase):
-    def table(self, *parts):
+    def table(self, *parts, files="2 models, 0 differences"):
         """(exit code, lines)"""
         with tempfile.TemporaryDirectory() as directory:
             build = Path(directory)
@@ -23,7 +23,7 @@ class Table(unittest.TestCase):
                 (build / "test-results" / f"{i}.xml").write_text(text)
             (build / "info.json").write_text(json.dumps({"compiler": "GCC 12", "highway": "1.0", "isas": ["scalar", "neon"]}))
             (build / "excluded").write_text("A.IsSlow takes an hour\n")
-            (build / "sessions.log").write_text("differs: x\n2 models, 1 difference\n")
+            (build / "sessions.log").write_text(f"...\n{files}\n")
             done = subprocess.run([sys.executable, SCRIPT, directory, "7.2"], capture_output=True, text=True)
             return done.returncode, done.stdout.splitlines()
 
@@ -34,13 +34,16 @@ class Table(unittest.TestCase):
         self.assertIn("| skipped | `A.B` |", lines)
         self.assertIn("| not run | `A.IsSlow`: takes an hour |", lines)
         self.assertIn("| instruction sets | scalar, neon |", lines)
-        self.assertIn("| files of both machines | 2 models, 1 difference |", lines)
+        self.assertIn("| files of both machines | 2 models, 0 differences |", lines)
 
     def test_a_failure_is_named_and_is_the_exit_code(self):
         code, lines = self.table(part(("A.A", "run"), ("A.B", "fail")))
         self.assertEqual(code, 1)
         self.assertIn("| tests | 2: 1 passed, 1 failed, 0 skipped |", lines)
         self.assertIn("| failed | `A.B` |", lines)
+
+    def test_files_that_differ_are_a_failure(self):
+        self.assertEqual(self.table(part(("A.A", "run")), files="2 models, 10 differences")[0], 1)
 
     def test_no_results_are_a_failure(self):
         self.assertEqual(self.table()[0], 1)
