@@ -6,7 +6,7 @@
 # --with:  a command that starts the builds and each part of the tests, such as "nice -n 10".
 # Five stages: packages, libraries of arm64 (in build/arm64-sysroot), build (in build/arm64), tests, files compared with those of the build
 # for this machine (in build). After an interruption it continues where it stopped. Results and logs of the tests are in build/arm64/test-results.last.
-# The summary goes into docs/arm.md. For Debian 12 on x86; needs root. Takes about an hour on two cores.
+# The summary goes into docs/arm.md. For Debian 12 on x86; needs root. Takes about half an hour on two cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/tables.sh
@@ -177,7 +177,9 @@ run_tests() {
 }
 
 # What differs is told in the table.
-compare_files() { "${emulated[@]}" tests/machines/sessions.py build/bin/raffia "$build/bin/raffia" 2>&1 | tee "$build/sessions.log" || true; }
+compare_files() {
+  "${emulated[@]}" "$PWD/tests/machines/sessions.py" "$PWD/build/bin/raffia" "$build/bin/raffia" 2>&1 | tee "$build/sessions.log" || true
+}
 
 # write_table: from the results into the document. Exit code 1: a test failed, or files differ.
 write_table() {
