@@ -178,7 +178,7 @@ run_tests() {
 
 # What differs is told in the table.
 compare_files() {
-  "${emulated[@]}" "$PWD/tests/machines/sessions.py" "$PWD/build/bin/raffia" "$build/bin/raffia" 2>&1 | tee "$build/sessions.log" || true
+  "${with[@]}" "${emulated[@]}" "$PWD/tests/machines/sessions.py" "$PWD/build/bin/raffia" "$build/bin/raffia" 2>&1 | tee "$build/sessions.log" || true
 }
 
 # write_table: from the results into the document. Exit code 1: a test failed, or files differ.
