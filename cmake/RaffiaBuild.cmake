@@ -129,13 +129,20 @@ endfunction()
 # Contraction is off so that scalar code rounds the same on every ISA and compiler; kernels use FMA explicitly.
 target_compile_options(raffia_build_flags INTERFACE -ffp-contract=off -fno-math-errno)
 
+# On 64-bit Arm, Highway compiles its functions for NEON with AES instructions. GCC inlines them only into functions that may use these too,
+# which implicit constructors of structs of vectors could not otherwise. Nothing here uses one: see kAlwaysRunnable in src/core/isa.cc.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  target_compile_options(raffia_build_flags INTERFACE -march=armv8-a+crypto)
+endif()
+
 # Designated initialisers intentionally omit the fields that keep their defaults.
 target_compile_options(raffia_build_flags INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers)
 if(RAFFIA_WERROR)
   target_compile_options(raffia_build_flags INTERFACE -Werror)
 endif()
 
-# Kernels exist for EMU128 (the scalar fallback, which tests run everywhere), SSE4, AVX2 and AVX3; SSSE3 adds nothing to these.
+# Kernels exist for EMU128 (the scalar fallback, which tests run everywhere), SSE4, AVX2, AVX3 and NEON. SSSE3 adds nothing to these; SVE
+# does not compile: kernels keep vectors in structs, and the size of SVE's is not known then.
 # Every translation unit sees the same set, or dispatch tables would disagree.
 set(disabled_targets "HWY_SSSE3|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128")
 if(RAFFIA_SANITIZE)

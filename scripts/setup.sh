@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
 # Installs what Raffia needs, from the distribution's own packages (Debian 12, Ubuntu 24.04 or newer):
-#   scripts/setup.sh [--no-training] [--no-tests]
+#   scripts/setup.sh [--no-training] [--no-tests] [--arm64]
 # --no-training: leaves out LibTorch, which is most of the download. The library and the command `raffia` need no torch;
 #                configure them with -DRAFFIA_BUILD_TORCH=OFF.
 # --no-tests:    leaves out what only tests and checks need.
+# --arm64:       adds a cross compiler and qemu, for scripts/test_arm64.sh.
 # Says first what it installs and how much that is; what apt prints goes into a log. Needs root or sudo, and only if something is missing.
 set -euo pipefail
 
 training=true
 tests=true
+arm64=false
 for argument in "$@"; do
   case "$argument" in
     --no-training) training=false ;;
     --no-tests) tests=false ;;
+    --arm64) arm64=true ;;
     *)
-      echo "usage: scripts/setup.sh [--no-training] [--no-tests]" >&2
+      echo "usage: scripts/setup.sh [--no-training] [--no-tests] [--arm64]" >&2
       exit 2
       ;;
   esac
@@ -30,6 +33,7 @@ packages=(
 if $training; then packages+=(libtorch-dev libopenblas0-openmp libgloo-dev libtomlplusplus-dev); fi
 # clang is pinned: each version of clang-format formats a little differently.
 if $tests; then packages+=(libgtest-dev clang-14 libclang-rt-14-dev clang-format-14 clang-tidy-14 xz-utils zsh fish); fi
+if $arm64; then packages+=(g++-aarch64-linux-gnu qemu-user binutils xz-utils); fi
 if $tests && $training; then packages+=(python3-torch python3-pytest); fi
 
 as_root() {

@@ -32,6 +32,10 @@ constexpr int64_t targets_of(Isa isa) {
   return 0;
 }
 
+// What every CPU can run that this program can run on. Highway asks for AES instructions too before it reports NEON; kernels use
+// none, and some CPUs (of the Raspberry Pi 4) have none.
+constexpr int64_t kAlwaysRunnable = targets_of(Isa::scalar) | (HWY_ARCH_ARM_A64 ? HWY_NEON : 0);
+
 constexpr int64_t targets_up_to(Isa cap) {
   int64_t targets = 0;
   for (Isa isa : kIsas) {
@@ -60,7 +64,7 @@ Isa cap_of_environment() {
 class Choice {
  public:
   Choice()
-      : runnable_(static_cast<int64_t>(HWY_TARGETS) & (hwy::SupportedTargets() | targets_of(Isa::scalar)) &
+      : runnable_(static_cast<int64_t>(HWY_TARGETS) & (hwy::SupportedTargets() | kAlwaysRunnable) &
                   targets_up_to(cap_of_environment())) {
     cap(Isa::avx512);
   }

@@ -85,7 +85,7 @@ HWY_NOINLINE void row_dots(size_t rows, const float* HWY_RESTRICT matrix, const 
     }
     return sum;
   };
-  for (; r + 4 <= rows; r += 4) {
+  for (; r < rows / 4 * 4; r += 4) {  // r + 4 could wrap around, GCC warns on Arm
     const auto total = sums_of_four(d, folded(r), folded(r + 1), folded(r + 2), folded(r + 3));
     hn::StoreU(hn::MulAdd(hn::Set(d4, scale), hn::LoadU(d4, out + r), total), d4, out + r);
   }

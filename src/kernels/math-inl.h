@@ -16,24 +16,27 @@ namespace raffia::internal {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// The greater or lesser of a limit and x; NaN of x stays NaN. x86 returns the second operand then, Highway's scalar code the
-// other one.
+// The greater or lesser of a limit and x; NaN of x stays NaN. Of a number and NaN, x86 returns the second operand, NEON and
+// Highway's scalar code the number.
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128  // the fallback: gcc 12 has the first, clang the second
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V at_least(D, V limit, V x) {
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128  // the fallback: gcc 12 has the first, clang the second
-  return hn::IfThenElse(hn::Lt(x, limit), limit, x);
-#else
   return hn::Max(limit, x);
-#endif
 }
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V at_most(D, V limit, V x) {
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-  return hn::IfThenElse(hn::Gt(x, limit), limit, x);
-#else
   return hn::Min(limit, x);
-#endif
 }
+#else
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V at_least(D, V limit, V x) {
+  return hn::IfThenElse(hn::Lt(x, limit), limit, x);
+}
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V at_most(D, V limit, V x) {
+  return hn::IfThenElse(hn::Gt(x, limit), limit, x);
+}
+#endif
 
 // e^x = 2^n y for x within +-88.8: the power n, and y in about [0.7, 1.42].
 //   x = n ln 2 + r, |r| <= ln 2 / 2:  y = 1 + r + r^2 P(r), P within 3.2e-9

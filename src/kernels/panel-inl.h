@@ -546,7 +546,7 @@ inline HWY_NOINLINE void transpose(const Chunk& chunk, size_t columns, float* HW
     }
   } else {
     static_assert(kSide == 4);
-    for (; c + 4 <= columns; c += 4) {
+    for (; c < columns / 4 * 4; c += 4) {  // c + 4 could wrap around, GCC warns on Arm
       for (size_t quarter = 0; quarter < 4; ++quarter) {
         const float* const* r = chunk.row + 4 * quarter;
         const auto r0 = hn::LoadU(d, r[0] + c), r1 = hn::LoadU(d, r[1] + c);

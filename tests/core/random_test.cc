@@ -208,6 +208,28 @@ TEST(DrawProjection, OrthogonalFramesAreUniform) {
   EXPECT_NEAR(determinant, 0.0, kDeviations / std::sqrt(static_cast<double>(kFrames)));
 }
 
+// As every version has drawn them on every CPU. Another C library may round log, sin and cos differently in double, which moves
+// an entry by far less than the distance between two floats: it is rounded to the same one, or to the next.
+TEST(DrawProjection, IsThatOfAllVersionsAndMachines) {
+  const StreamKey key{.seed = 0x299f31d0a4093822, .layer = 3, .head = 5, .draw = 7};
+  const std::pair<Draws, std::vector<float>> kDrawn[] = {
+      {Draws::iid,
+       {0x1.495e6p+0F, 0x1.3545f2p-2F, -0x1.3999bp+0F, -0x1.01f86ep-1F, 0x1.63606ep-1F, -0x1.abe1e8p-2F, -0x1.b63a16p-4F,
+        -0x1.15f85cp+0F, 0x1.27c1a8p-5F, 0x1.d1c078p-1F, 0x1.366a68p-1F, -0x1.4b7f0ap-1F, 0x1.eabb1ep-2F, 0x1.6948e2p-3F,
+        0x1.25f224p+0F}},
+      {Draws::orthogonal,
+       {0x1.5cc466p-1F, 0x1.477cfcp-3F, -0x1.4c11f8p-1F, 0x1.d4f586p-4F, -0x1.405482p+0F, -0x1.818cfep-3F, 0x1.33ee54p+0F,
+        -0x1.3bff44p-4F, 0x1.3e8b7cp+0F, 0x1.e59788p-3F, 0x1.3fe98p+0F, -0x1.8fb4f8p+0F, 0x1.e4e918p+0F, -0x1.478ca4p+0F,
+        -0x1.790b2p-1F}}};
+  for (const auto& [draws, expected] : kDrawn) {
+    const std::vector<float> found = draw(key, draws, 5, 3);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_GE(found[i], std::nextafter(expected[i], -100.0F)) << i;
+      EXPECT_LE(found[i], std::nextafter(expected[i], 100.0F)) << i;
+    }
+  }
+}
+
 TEST(DrawProjection, MoreRowsExtendAProjection) {
   for (Draws draws : {Draws::iid, Draws::orthogonal}) {
     const std::vector<float> many = draw({.seed = 10}, draws, 40, 12);

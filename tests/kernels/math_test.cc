@@ -37,6 +37,14 @@ void sin_cos_array(const float* x, size_t count, float* sines, float* cosines) {
   }
 }
 
+void limit_arrays(const float* x, size_t count, float* least, float* most) {
+  const Wide d;
+  for (size_t i = 0; i < count; i += hn::Lanes(d)) {
+    hn::StoreU(at_least(d, hn::Set(d, 1.0f), hn::LoadU(d, x + i)), d, least + i);
+    hn::StoreU(at_most(d, hn::Set(d, 1.0f), hn::LoadU(d, x + i)), d, most + i);
+  }
+}
+
 void gate_array(const float* x, size_t count, float* keep, float* write, float* log_keep) {
   const Wide d;
   for (size_t i = 0; i < count; i += hn::Lanes(d)) {
@@ -68,6 +76,7 @@ HWY_EXPORT(exp_array);
 HWY_EXPORT(exp_of_nonpositive_array);
 HWY_EXPORT(sin_cos_array);
 HWY_EXPORT(gate_array);
+HWY_EXPORT(limit_arrays);
 
 // The distance between fp32 numbers at |y|.
 double ulp_at(double y) {
@@ -102,6 +111,18 @@ std::vector<float> tested_exp(const std::vector<float>& x) {
 }
 
 constexpr size_t kDense = size_t{1} << 19;
+
+// Instructions for the greater of two numbers differ in what they do with NaN: x86 has one answer, NEON another.
+TEST(Limits, ReplaceWhatIsBeyondThemAndKeepNan) {
+  for_each_isa([] {
+    std::vector<float> x(16, kNan), least(16), most(16);
+    x[0] = 0.5F, x[1] = 1, x[2] = 2;
+    chosen(HWY_DISPATCH_TABLE(limit_arrays))(x.data(), x.size(), least.data(), most.data());
+    EXPECT_EQ(std::vector<float>(least.begin(), least.begin() + 3), (std::vector<float>{1, 1, 2})) << name_of(active_isa());
+    EXPECT_EQ(std::vector<float>(most.begin(), most.begin() + 3), (std::vector<float>{0.5F, 1, 1})) << name_of(active_isa());
+    for (size_t i = 3; i < 16; ++i) EXPECT_TRUE(std::isnan(least[i]) && std::isnan(most[i])) << i << " " << name_of(active_isa());
+  });
+}
 
 TEST(Exp, IsWithinTwoUlp) {
   for_each_isa([] {
@@ -222,6 +243,20 @@ TEST(Gate, LogIsMinusSoftplusDownToMinusSixty) {
       }
     }
     EXPECT_LE(worst.ulps, 15) << "log gate at " << worst.at << " isa " << name_of(active_isa());
+  });
+}
+
+TEST(Gate, NanStaysNan) {
+  for_each_isa([] {
+    const std::vector<float> x(16, kNan);
+    const GateArrays gates(x);
+    std::vector<float> power(16);
+    chosen(HWY_DISPATCH_TABLE(exp_of_nonpositive_array))(x.data(), x.size(), power.data());
+    for (size_t i = 0; i < 16; ++i) {
+      EXPECT_TRUE(std::isnan(gates.keep[i]) && std::isnan(gates.write[i]) && std::isnan(gates.log_keep[i]))
+          << name_of(active_isa());
+      EXPECT_TRUE(std::isnan(power[i])) << name_of(active_isa());
+    }
   });
 }
 
