@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""exports_test.py INCLUDE_DIR LIBRARY...: the shared libraries export what the public headers declare, and of their internals only
-what another one of these libraries uses. Prints the counts.
+"""exports_test.py INCLUDE_DIR (LIBRARY ARCHIVE)...: the shared libraries export what the public headers declare, and of their internals
+only what another one of these libraries uses. ARCHIVE has the same objects with all their names. Prints the counts.
 """
 import re
 import subprocess
@@ -10,8 +10,14 @@ from pathlib import Path
 
 def symbols(library, *flags):
     """Pairs of type and mangled name."""
-    output = subprocess.run(["nm", "-D", *flags, library], check=True, capture_output=True, text=True).stdout
-    return [tuple(line.split()[-2:]) for line in output.splitlines()]
+    output = subprocess.run(["nm", *flags, library], check=True, capture_output=True, text=True).stdout
+    return [tuple(line.split()[-2:]) for line in output.splitlines() if len(line.split()) > 1]
+
+
+def strong(library, *flags):
+    """Mangled names of what is defined there. Weak symbols are templates and inline functions, which every library has for itself; the
+    linker adds names of its own."""
+    return {name for kind, name in symbols(library, "--defined-only", *flags) if kind in "TDBR" and name.startswith("_Z")}
 
 
 def demangled(names):
@@ -30,17 +36,17 @@ def owner(symbol):
 
 def main():
     declared = set(re.findall(r"\w+", "\n".join(path.read_text() for path in Path(sys.argv[1]).rglob("*.h"))))
-    libraries = sys.argv[2:]
-    # Weak symbols are templates and inline functions, which every library has for itself; the linker adds names of its own.
-    exported = {
-        library: {name for kind, name in symbols(library, "--defined-only") if kind in "TDBR" and name.startswith("_Z")}
-        for library in libraries
-    }
-    used = {library: {name for _, name in symbols(library, "--undefined-only")} for library in libraries}
+    libraries, archives = sys.argv[2::2], sys.argv[3::2]
+    exported = {library: strong(library, "-D") for library in libraries}
+    used = {library: {name for _, name in symbols(library, "-D", "--undefined-only")} for library in libraries}
     owners = {name: owner(text) for name, text in demangled(set().union(*exported.values())).items()}
 
     faults = set()
-    for library in libraries:
+    for library, archive in zip(libraries, archives, strict=True):
+        hidden = demangled(sorted(strong(archive) - exported[library]))
+        for text in hidden.values():
+            if "raffia::" in text and not re.search(r"raffia::(internal|detail)::|\(anonymous namespace\)", text):
+                faults.add(f"{library}: hides {text}: RAFFIA_API is missing, or it belongs into raffia::internal")
         by_others = {owners[name] for other in libraries if other != library for name in exported[library] & used[other]}
         found = {owners[name] for name in exported[library]}
         internal = {one for one in found if one[:2] == ("raffia", "internal")}
