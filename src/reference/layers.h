@@ -7,12 +7,13 @@
 #include <cstdint>
 
 #include "core/adamw_factors.h"
+#include "core/sibling_api.h"
 #include "raffia/views.h"
 
 namespace raffia::internal::twins {
 
 // y [N, O] = x [N, I] weights^T + bias, with weights [O, I], bias [O].
-void linear(View2 x, View2 weights, View1 bias, MutView2 y);
+RAFFIA_SIBLING_API void linear(View2 x, View2 weights, View1 bias, MutView2 y);
 
 // c [M, N] = a [M, K] b [K, N] + bias [N].
 void multiply(View2 a, View2 b, View1 bias, MutView2 c);
@@ -24,7 +25,7 @@ void layer_norm(View2 x, View1 weight, View1 bias, double eps, MutView2 y);
 void rms_norm(View2 x, View1 weight, double eps, MutView2 y);
 
 // y = x (1 + erf(x / sqrt 2)) / 2.
-void gelu(View2 x, MutView2 y);
+RAFFIA_SIBLING_API void gelu(View2 x, MutView2 y);
 
 // dx = dy (Phi(x) + x phi(x)), with Phi and phi of the normal distribution.
 void gelu_backward(View2 x, View2 dy, MutView2 dx);

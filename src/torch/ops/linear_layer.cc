@@ -5,6 +5,7 @@
 
 #include "estimators/shared/products.h"
 #include "kernels/layer_ops.h"
+#include "reference/layers.h"
 #include "torch/ops/differentiable.h"
 #include "torch/ops/executor.h"
 
@@ -13,8 +14,12 @@ namespace {
 
 constexpr int64_t kElementsPerTask = 1 << 15;  // of an activation: 10 to 20 microseconds
 
-// [.., E] as [T, E].
-Tensor as_rows(const Tensor& x) { return x.reshape({-1, x.size(-1)}).contiguous(); }
+// [.., E] as contiguous [T, E]: the same memory if it is contiguous already.
+Tensor as_rows(const Tensor& x) {
+  int64_t rows = 1;
+  for (const int64_t size : x.sizes().slice(0, static_cast<size_t>(x.dim()) - 1)) rows *= size;
+  return x.reshape({rows, x.size(-1)}).contiguous();
+}
 
 // a^T as a view.
 View2 turned(View2 a) { return {a.data(), a.dtype(), {a.extent(1), a.extent(0)}, {a.stride(1), a.stride(0)}}; }
@@ -40,13 +45,14 @@ struct LinearLayerOp {
   static Tensors allocate(const Tensors& in, bool) {
     for (const auto& [name, tensor] : {std::pair("x", in[x]), std::pair("weight", in[weight])}) {
       require(tensor.defined() && tensor.dim() >= 1, "{}: {} is missing, expected [.., in]", kName, name);
-      require_type(kName, name, tensor, {at::kFloat});
+      require_type(kName, name, tensor, {at::kFloat, at::kDouble});
     }
+    require_precise(kName, "weight", in[weight], in[x]);
     const int64_t columns = in[x].size(-1);
     require_rank(kName, "weight", in[weight], 2, "[out, in]");
     require_shape(kName, "weight", in[weight], {in[weight].size(0), columns}, "columns of x");
     if (in[bias].defined()) {
-      require_type(kName, "bias", in[bias], {at::kFloat});
+      require_precise(kName, "bias", in[bias], in[x]);
       require_shape(kName, "bias", in[bias], {in[weight].size(0)}, "rows of weight");
     }
     std::vector<int64_t> sizes = in[x].sizes().vec();
@@ -56,7 +62,12 @@ struct LinearLayerOp {
 
   static void forward(const Tensors& in, bool record, Tensors& outputs, bool gelu) {
     const Tensor from = as_rows(in[x]), matrix = in[weight].contiguous(), added = contiguous_or_undefined(or_none(in[bias]));
-    const Tensor to = outputs[0].view({from.size(0), matrix.size(0)});
+    const Tensor to = as_rows(outputs[0]);
+    if (is_double(to)) {
+      twins::linear(view<2>(from), view<2>(matrix), view<1>(added), mutable_view<2>(to));
+      if (gelu) twins::gelu(view<2>(to), mutable_view<2>(to));
+      return;
+    }
     const Tensor sums = gelu && record ? at::empty_like(to) : to;
     multiply({.a = view<2>(from),
               .b = turned(view<2>(matrix)),
@@ -71,6 +82,7 @@ struct LinearLayerOp {
   }
 
   static Tensors backward(const Tensors& in, const Tensors& outputs, const Tensors& gradients, Wanted wanted, bool gelu) {
+    if (is_double(in[x])) return backward_as_float<LinearLayerOp>(in, gradients, wanted, gelu);
     Tensor dy = as_rows(gradients[0]);
     if (gelu) {
       const Tensor& sums = outputs[kOutputs];
@@ -85,8 +97,7 @@ struct LinearLayerOp {
     for (size_t i : {x, weight}) result[i] = empty_if(wanted[i], in[i]);
     const Tensor from = as_rows(in[x]), matrix = in[weight].contiguous();
     if (wanted[x]) {
-      multiply({.a = view<2>(dy), .b = view<2>(matrix), .c = mutable_view<2>(result[x].view({dy.size(0), matrix.size(1)}))},
-               run_options());
+      multiply({.a = view<2>(dy), .b = view<2>(matrix), .c = mutable_view<2>(as_rows(result[x]))}, run_options());
     }
     if (wanted[weight]) {
       multiply({.a = turned(view<2>(dy)), .b = view<2>(from), .c = mutable_view<2>(result[weight])}, run_options());
