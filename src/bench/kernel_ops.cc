@@ -12,6 +12,7 @@
 #include "bench/error.h"
 #include "core/weight_matrix.h"
 #include "estimators/shared/products.h"
+#include "kernels/adamw.h"
 #include "kernels/layer_ops.h"
 
 namespace raffia::internal::bench {
@@ -93,11 +94,37 @@ std::vector<KernelRun> products(const BenchShape& shape, WeightType type) {
   return runs;
 }
 
+// The two products of the backward pass of a linear layer: dx = dy weights, and dweights = dy^T x.
+std::vector<KernelRun> product_gradients(const BenchShape& shape, int64_t length) {
+  const int64_t width = shape.heads * shape.head_dim;
+  std::vector<KernelRun> runs;
+  for (const bool of_weights : {false, true}) {
+    runs.push_back({.shape = of_weights ? fmt::format("[{}, {}] x [{}, {}]", width, length, length, width)
+                                        : fmt::format("[{}, {}] x [{}, {}]", length, width, width, width),
+                    .flops = 2.0 * static_cast<double>(length * width * width),
+                    .prepare = [=](int threads, Executor& executor) -> std::function<void()> {
+                      struct Arrays {
+                        Matrix dy, other, to;
+                      };
+                      const auto arrays = std::make_shared<Arrays>(Arrays{.dy = Matrix(length, width, 0),
+                                                                          .other = Matrix(of_weights ? length : width, width, 1),
+                                                                          .to = Matrix(of_weights ? width : length, width, 2)});
+                      View2 dy = arrays->dy.view();
+                      if (of_weights) dy = View2(dy.data(), DType::f32, {width, length}, {1, width});
+                      const MatrixProduct product{.a = dy, .b = arrays->other.view(), .c = arrays->to.view()};
+                      return [arrays, product, run = RunOptions{.threads = threads, .executor = &executor}] {
+                        multiply(product, run);
+                      };
+                    }});
+  }
+  return runs;
+}
+
 // --- Layer ops ---
 
 struct LayerArrays {
   int64_t length, heads, head_dim;
-  Matrix x, other, y, weight, bias, turns, taps, history;
+  Matrix x, other, y, weight, bias, turns, taps, history, squares;
 
   LayerArrays(const BenchShape& shape, int64_t tokens)
       : length(tokens),
@@ -110,7 +137,10 @@ struct LayerArrays {
         bias(1, width(), 4),
         turns(tokens, head_dim, 5),
         taps(kTaps, width(), 6),
-        history(kTaps - 1, width(), 7) {}
+        history(kTaps - 1, width(), 7),
+        squares(tokens, width(), 8) {
+    for (float& each : std::span(squares.data(), squares.values().size())) each *= each;
+  }
 
   int64_t width() const { return heads * head_dim; }
   MutView3 by_head(const Matrix& matrix) const { return {matrix.data(), {length, heads, head_dim}}; }
@@ -129,11 +159,17 @@ constexpr LayerOp kLayerOps[] = {
     {"rms_norm", false, [](const LayerArrays& a) { rms_norm(a.x.view(), a.weight.values(), kEps, a.y.view()); }},
     {"head_norm", true, [](const LayerArrays& a) { head_norm(a.by_head(a.x), a.weight.values(), kEps, a.by_head(a.y)); }},
     {"gelu", false, [](const LayerArrays& a) { gelu(a.x.view(), a.y.view()); }},
+    {"gelu_backward", false, [](const LayerArrays& a) { gelu_backward(a.x.view(), a.other.view(), a.y.view()); }},
     {"swiglu", false, [](const LayerArrays& a) { swiglu(a.x.view(), a.other.view(), a.y.view()); }},
     {"add_rows", false, [](const LayerArrays& a) { add_rows(a.x.view(), a.y.view()); }},
     {"rotary", true, [](const LayerArrays& a) { rotate(a.by_head(a.x), a.turns.view(), a.by_head(a.y)); }, true},
     {"short_convolution", false,
      [](const LayerArrays& a) { short_convolution(a.x.view(), a.taps.view(), a.history.view(), a.y.view()); }},
+    {"adamw", false,
+     [](const LayerArrays& a) {
+       const auto all = [&](const Matrix& matrix) { return std::span(matrix.data(), matrix.values().size()); };
+       adamw({.parameters = all(a.y), .gradients = a.x.values(), .mean = all(a.other), .square = all(a.squares)}, {.rate = 1e-3});
+     }},
 };
 
 KernelRun layer_op(const BenchShape& shape, int64_t length, const LayerOp& op) {
@@ -196,6 +232,7 @@ std::vector<KernelOp> kernel_ops() {
     ops.push_back(
         {fmt::format("product_{}", name_of(type)), [type](const auto& shape, int64_t) { return products(shape, type); }});
   }
+  ops.push_back({"product_gradient", product_gradients});
   for (const LayerOp& op : kLayerOps) {
     ops.push_back({std::string(op.name),
                    [&op](const auto& shape, int64_t length) -> std::vector<KernelRun> { return {layer_op(shape, length, op)}; }});

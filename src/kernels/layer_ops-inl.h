@@ -72,24 +72,42 @@ HWY_INLINE void rms_norm_row(const float* x, const float* weight, float eps, siz
   });
 }
 
-// gelu(x) = max(x, 0) - a Phi(-a) with a = |x|: no cancellation on either side. Phi(-a) = exp(-P(a)); P of degree 9 is within
-// 2.8e-8 of -log Phi(-a) up to a = 1.2, and beyond within what the fall of a Phi(-a) allows. From 6.5 on that is under 3e-10: 0.
+// Phi(-a) of the normal distribution for a in [0, kGeluLimit]: exp(-P(a)). P of degree 9 is within 2.8e-8 of -log Phi(-a) up to
+// a = 1.2, and beyond within what the fall of a Phi(-a) allows.
+constexpr float kGeluLimit = 6.5f;
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V normal_tail(D d, V a) {
+  V p = hn::MulAdd(a, hn::Set(d, -2.176376823e-7f), hn::Set(d, 4.580574897e-6f));
+  p = hn::MulAdd(p, a, hn::Set(d, -3.954939454e-5f));
+  p = hn::MulAdd(p, a, hn::Set(d, 1.571927294e-4f));
+  p = hn::MulAdd(p, a, hn::Set(d, 6.301049823e-5f));
+  p = hn::MulAdd(p, a, hn::Set(d, -4.882284123e-3f));
+  p = hn::MulAdd(p, a, hn::Set(d, 3.639087063e-2f));
+  p = hn::MulAdd(p, a, hn::Set(d, 3.182947148e-1f));
+  p = hn::MulAdd(p, a, hn::Set(d, 7.978861602e-1f));
+  p = hn::MulAdd(p, a, hn::Set(d, 6.931471528e-1f));
+  return exp_of_nonpositive(d, hn::Neg(p));
+}
+
+// gelu(x) = max(x, 0) - a Phi(-a) with a = |x|: no cancellation on either side. From 6.5 on a Phi(-a) is under 3e-10: 0.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V gelu_of(D d, V x) {
-  const V zero = hn::Zero(d), limit = hn::Set(d, 6.5f);
+  const V zero = hn::Zero(d), limit = hn::Set(d, kGeluLimit);
   const V a = hn::Abs(x);
-  const V within = hn::Min(a, limit);
-  V p = hn::MulAdd(within, hn::Set(d, -2.176376823e-7f), hn::Set(d, 4.580574897e-6f));
-  p = hn::MulAdd(p, within, hn::Set(d, -3.954939454e-5f));
-  p = hn::MulAdd(p, within, hn::Set(d, 1.571927294e-4f));
-  p = hn::MulAdd(p, within, hn::Set(d, 6.301049823e-5f));
-  p = hn::MulAdd(p, within, hn::Set(d, -4.882284123e-3f));
-  p = hn::MulAdd(p, within, hn::Set(d, 3.639087063e-2f));
-  p = hn::MulAdd(p, within, hn::Set(d, 3.182947148e-1f));
-  p = hn::MulAdd(p, within, hn::Set(d, 7.978861602e-1f));
-  p = hn::MulAdd(p, within, hn::Set(d, 6.931471528e-1f));
-  const V below = hn::IfThenZeroElse(hn::Ge(a, limit), hn::Mul(a, exp_of_nonpositive(d, hn::Neg(p))));
+  const V below = hn::IfThenZeroElse(hn::Ge(a, limit), hn::Mul(a, normal_tail(d, hn::Min(a, limit))));
   return hn::Sub(at_least(d, zero, x), below);
+}
+
+// gelu'(x) = Phi(x) + x phi(x), which for a negative x is t = Phi(-a) - a phi(a), and 1 - t for -x. From 6.5 on t is under 2e-9:
+// 0.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V gelu_slope_of(D d, V x) {
+  const V limit = hn::Set(d, kGeluLimit);
+  const V a = hn::Abs(x), within = hn::Min(a, limit);
+  const V density =
+      hn::Mul(hn::Set(d, 0.3989422804f), exp_of_nonpositive(d, hn::Mul(hn::Mul(within, within), hn::Set(d, -0.5f))));
+  const V tail = hn::IfThenZeroElse(hn::Ge(a, limit), hn::NegMulAdd(within, density, normal_tail(d, within)));
+  return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(hn::Set(d, 1.0f), tail));
 }
 
 // x sigmoid(x), with no overflow on either side.

@@ -52,6 +52,15 @@ void gelu_rows(RowsShape shape, FloatRows x, MutFloatRows y) {
   }
 }
 
+void gelu_backward_rows(RowsShape shape, FloatRows x, FloatRows dy, MutFloatRows dx) {
+  for (size_t t = 0; t < shape.rows; ++t) {
+    const float *from = x[t], *gradient = dy[t];
+    map_columns(shape.columns, dx[t], [&](size_t i, size_t left) HWY_ATTR {
+      return hn::Mul(gelu_slope_of(Tag(), load_some(from + i, left)), load_some(gradient + i, left));
+    });
+  }
+}
+
 void swiglu_rows(RowsShape shape, FloatRows gate, FloatRows up, MutFloatRows y) {
   for (size_t t = 0; t < shape.rows; ++t) {
     const float *g = gate[t], *u = up[t];
@@ -114,6 +123,7 @@ namespace {
 HWY_EXPORT(layer_norm_rows);
 HWY_EXPORT(rms_norm_rows);
 HWY_EXPORT(gelu_rows);
+HWY_EXPORT(gelu_backward_rows);
 HWY_EXPORT(swiglu_rows);
 HWY_EXPORT(add_to_rows);
 HWY_EXPORT(rotate_token);
@@ -184,6 +194,13 @@ void gelu(View2 x, MutView2 y) {
   require_rows("gelu", "x", x, x.shape(), "its own");
   require_rows("gelu", "y", y, x.shape(), "shape of x");
   chosen(HWY_DISPATCH_TABLE(gelu_rows))(shape_of(x), rows_of(x), rows_of(y));
+}
+
+void gelu_backward(View2 x, View2 dy, MutView2 dx) {
+  require_rows("gelu_backward", "x", x, x.shape(), "its own");
+  require_rows("gelu_backward", "dy", dy, x.shape(), "shape of x");
+  require_rows("gelu_backward", "dx", dx, x.shape(), "shape of x");
+  chosen(HWY_DISPATCH_TABLE(gelu_backward_rows))(shape_of(x), rows_of(x), rows_of(dy), rows_of(dx));
 }
 
 void swiglu(View2 gate, View2 up, MutView2 y) {

@@ -27,6 +27,9 @@ RAFFIA_SIBLING_API void head_norm(View3 x, std::span<const float> weight, float 
 // y = x (1 + erf(x / sqrt 2)) / 2, within 1e-7 (|x| at most 6.5; relative to |x| beyond).
 RAFFIA_SIBLING_API void gelu(View2 x, MutView2 y);
 
+// dx = dy gelu'(x), with gelu'(x) = Phi(x) + x phi(x) of the normal distribution, within 3e-7. dx may be dy.
+RAFFIA_SIBLING_API void gelu_backward(View2 x, View2 dy, MutView2 dx);
+
 // y = gate sigmoid(gate) up.
 RAFFIA_SIBLING_API void swiglu(View2 gate, View2 up, MutView2 y);
 

@@ -7,6 +7,9 @@
 // panels stream past it. Partial sums of a block of columns wait in Y. Every output is one chain of multiply-adds over the
 // columns in their order, then scale and bias: its bits depend on nothing but its token and its row.
 //
+// Gradients of linear layers are the same products of turned factors: dX = dY W reads the weights as [kc, rows], whose panels are
+// copied without a transpose, and dW = dY^T X reads dY as [kc, T], whose tiles lie as [kc][16].
+//
 // Half of what a tile of the other order (weight_product-inl.h) costs is not there: no sums across lanes, a panel is 8 to 10
 // loads for 12 to 16 FMA (panel-inl.h), and a broadcast is loaded once for two panels.
 
@@ -40,6 +43,42 @@ struct GemmBlock {
   const float* bias;
 };
 
+// Panels of weights that are stored as [columns, rows].
+inline HWY_NOINLINE void pack_turned_block(const WeightProduct& product, const GemmBlock& block, float* panels) {
+  const int64_t stride = product.weights_stride;
+  const float* first =
+      static_cast<const float*>(product.weights.data) + static_cast<int64_t>(block.first_column) * stride + block.first_row;
+  for (size_t p = 0; p < block.rows; p += kPanel) {
+    const size_t there = HWY_MIN(kPanel, block.rows - p);
+    for (size_t k = 0; k < block.columns; ++k, panels += kPanel) {
+      const float* from = first + static_cast<int64_t>(k) * stride + p;
+      if (there == kPanel) {
+        std::memcpy(panels, from, kPanel * sizeof(float));
+      } else {
+        std::fill(std::copy_n(from, there, panels), panels + kPanel, 0.0f);
+      }
+    }
+  }
+}
+
+// The inputs of a tile of `count` tokens: [count, columns], or turned [columns][16].
+inline HWY_NOINLINE void copy_tile(const WeightProduct& product, const GemmBlock& block, size_t token, size_t count, float* x) {
+  const auto stride = product.x_stride;
+  if (!product.x_turned) {
+    const float* from = product.x + static_cast<int64_t>(token) * stride + block.first_column;
+    for (size_t t = 0; t < count; ++t) std::copy_n(from + static_cast<int64_t>(t) * stride, block.columns, x + t * block.columns);
+    return;
+  }
+  const float* from = product.x + static_cast<int64_t>(block.first_column) * stride + token;
+  for (size_t k = 0; k < block.columns; ++k, from += stride, x += kPanel) {
+    if (count == kPairRows) {
+      std::memcpy(x, from, kPairRows * sizeof(float));
+    } else {
+      std::copy_n(from, count, x);
+    }
+  }
+}
+
 // Panels of weights in their stored type; rows past the end are 0. `widened` [16, columns] is scratch.
 template <class W>
 HWY_NOINLINE void pack_block(const WeightMatrix& weights, const GemmBlock& block, float* widened, const float* zeros,
@@ -64,8 +103,8 @@ HWY_NOINLINE void pack_block(const WeightMatrix& weights, const GemmBlock& block
   }
 }
 
-// R tokens from `token`, x [R, columns] side by side, times P panels.
-template <size_t R, size_t P>
+// R tokens from `token`, x as copy_tile left it, times P panels.
+template <size_t R, size_t P, bool kTurned>
 HWY_NOINLINE void gemm_tile(const WeightProduct& product, const GemmBlock& block, size_t token, const float* x, size_t panel) {
   constexpr size_t kWide = P * kPanel;
   const size_t row = panel * kPanel, there = HWY_MIN(kWide, block.rows - row);
@@ -82,8 +121,12 @@ HWY_NOINLINE void gemm_tile(const WeightProduct& product, const GemmBlock& block
   } else {
     tile.load(direct ? y : staging, kPanel, direct ? ld : kWide);
   }
-  tile.multiply(block.columns, x, block.columns, UnitStride(), block.panels + row * block.columns, block.columns * kPanel,
-                kPanel);
+  const float* panels = block.panels + row * block.columns;
+  if constexpr (kTurned) {
+    tile.multiply(block.columns, x, UnitStride(), PanelStride(), panels, block.columns * kPanel, kPanel);
+  } else {
+    tile.multiply(block.columns, x, block.columns, UnitStride(), panels, block.columns * kPanel, kPanel);
+  }
   if (block.is_last) tile.finish_columns(block.scale + row, block.bias + row);
   tile.store(direct ? y : staging, kPanel, direct ? ld : kWide);
   if (!direct) {
@@ -111,14 +154,21 @@ void gemm_product(const WeightProduct& product, int64_t begin, int64_t end, floa
     for (size_t k = 0; k < columns; k += kGemmColumns) {
       const size_t count = HWY_MIN(kGemmColumns, columns - k);
       const GemmBlock block{row, rows, k, count, k == 0, k + count == columns, panels, scale, bias};
-      pack_block<W>(product.weights, block, widened, zeros, panels);
+      if (product.weights_turned) {
+        pack_turned_block(product, block, panels);
+      } else {
+        pack_block<W>(product.weights, block, widened, zeros, panels);
+      }
       for_tiles<kHasPairs ? 2 : 1>(product.tokens, [&](size_t token, auto shape) HWY_ATTR {
         constexpr size_t kHeight = decltype(shape)::kHeight;
-        for (size_t t = 0; t < kHeight; ++t) {
-          std::copy_n(product.x + static_cast<int64_t>(token + t) * product.x_stride + k, count, x + t * count);
-        }
+        copy_tile(product, block, token, kHeight, x);
         for_panels((rows + kPanel - 1) / kPanel, [&](size_t p, auto width) HWY_ATTR {
-          gemm_tile<kHeight, decltype(width)::value>(product, block, token, x, p);
+          constexpr size_t kWidth = decltype(width)::value;
+          if (product.x_turned) {
+            gemm_tile<kHeight, kWidth, true>(product, block, token, x, p);
+          } else {
+            gemm_tile<kHeight, kWidth, false>(product, block, token, x, p);
+          }
         });
       });
     }

@@ -458,7 +458,9 @@ void packed_product(const WeightProduct& product, int64_t begin, int64_t end, fl
 
 template <class W>
 void any_product(const WeightProduct& product, int64_t begin, int64_t end, float* scratch) {
-  if (product.tokens < kPackedFrom || product.weights.columns == 0) {
+  if (product.always_packed) {
+    gemm_product<W>(product, begin, end, scratch);
+  } else if (product.tokens < kPackedFrom || product.weights.columns == 0) {
     direct_product<W>(product, begin, end);
   } else if (!product.any_company) {
     gemm_product<W>(product, begin, end, scratch);

@@ -34,8 +34,8 @@ namespace raffia::internal {
 HWY_EXPORT(product_rows);
 
 size_t weight_product_scratch_floats(const WeightProduct& product) {
-  if (product.tokens < kPackedFrom) return 0;
-  if (!product.any_company) return kGemmRows * (kGemmColumns + 2) + (2 * kChunk + 1) * kGemmColumns;
+  if (product.tokens < kPackedFrom && !product.always_packed) return 0;
+  if (!product.any_company || product.always_packed) return kGemmRows * (kGemmColumns + 2) + (2 * kChunk + 1) * kGemmColumns;
   constexpr size_t kMaxLanes = 16;
   const bool one_block = product.weights.columns <= static_cast<int64_t>(kBlockColumns);
   const size_t tokens = one_block ? 0 : round_up(std::min(product.tokens, kBlockTokens), 4);

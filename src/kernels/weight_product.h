@@ -22,6 +22,13 @@ struct WeightProduct {
   float* y = nullptr;  // [tokens, rows]
   int64_t y_stride = 0;
   bool any_company = true;  // the same bits for any number of tokens. false: from kPackedFrom tokens on in another order, faster
+
+  // Always in the faster order, for any number of tokens and 1 or more columns. Then the factors may be stored the other way
+  // round, as in gradients.
+  bool always_packed = false;
+  bool x_turned = false;        // x is [columns, tokens], x_stride is from one column to the next
+  bool weights_turned = false;  // weights of f32 are [columns, rows], weights_stride is from one column to the next
+  int64_t weights_stride = 0;
 };
 
 // Calls over a multiple of this many rows need no smaller tiles.

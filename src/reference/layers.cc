@@ -1,17 +1,24 @@
 #include "reference/layers.h"
 
 #include <cmath>
+#include <numbers>
 
 namespace raffia::internal::twins {
 
-void linear(View2 x, View2 weights, View1 bias, MutView2 y) {
-  for (int64_t n = 0; n < x.extent(0); ++n) {
-    for (int64_t o = 0; o < weights.extent(0); ++o) {
-      double sum = bias.absent() ? 0.0 : bias(o);
-      for (int64_t i = 0; i < x.extent(1); ++i) sum += x(n, i) * weights(o, i);
-      y.set(sum, n, o);
+void multiply(View2 a, View2 b, View1 bias, MutView2 c) {
+  for (int64_t m = 0; m < a.extent(0); ++m) {
+    for (int64_t n = 0; n < b.extent(1); ++n) {
+      double sum = bias.absent() ? 0.0 : bias(n);
+      for (int64_t k = 0; k < a.extent(1); ++k) sum += a(m, k) * b(k, n);
+      c.set(sum, m, n);
     }
   }
+}
+
+void linear(View2 x, View2 weights, View1 bias, MutView2 y) {
+  multiply(x,
+           View2(weights.data(), weights.dtype(), {weights.extent(1), weights.extent(0)}, {weights.stride(1), weights.stride(0)}),
+           bias, y);
 }
 
 void layer_norm(View2 x, View1 weight, View1 bias, double eps, MutView2 y) {
@@ -40,6 +47,15 @@ void rms_norm(View2 x, View1 weight, double eps, MutView2 y) {
 void gelu(View2 x, MutView2 y) {
   for (int64_t n = 0; n < x.extent(0); ++n) {
     for (int64_t i = 0; i < x.extent(1); ++i) y.set(0.5 * x(n, i) * std::erfc(-x(n, i) * std::sqrt(0.5)), n, i);
+  }
+}
+
+void gelu_backward(View2 x, View2 dy, MutView2 dx) {
+  for (int64_t n = 0; n < x.extent(0); ++n) {
+    for (int64_t i = 0; i < x.extent(1); ++i) {
+      const double at = x(n, i), density = std::exp(-0.5 * at * at) / std::sqrt(2 * std::numbers::pi);
+      dx.set(dy(n, i) * (0.5 * std::erfc(-at * std::sqrt(0.5)) + at * density), n, i);
+    }
   }
 }
 
@@ -75,6 +91,17 @@ void short_convolution(View2 x, View2 weight, View2 history, MutView2 y) {
       }
       y.set(sum, t, c);
     }
+  }
+}
+
+void adamw(MutView1 parameters, View1 gradients, MutView1 mean, MutView1 square, const AdamwFactors& factors) {
+  for (int64_t i = 0; i < parameters.extent(0); ++i) {
+    const double g = factors.scale * gradients(i);
+    const double m = factors.beta1 * mean(i) + (1 - factors.beta1) * g;
+    const double v = factors.beta2 * square(i) + (1 - factors.beta2) * g * g;
+    mean.set(m, i);
+    square.set(v, i);
+    parameters.set(factors.keep * parameters(i) - factors.rate * m / (std::sqrt(v) / factors.root + factors.eps), i);
   }
 }
 

@@ -1,16 +1,22 @@
-// Twins of the small operations of a transformer layer (kernels/weight_product.h, kernels/layer_ops.h): in double, plain loops.
-// Views may have any element type; shapes are not checked. An absent view means no bias or no weight.
+// Twins of the small operations of a transformer layer (estimators/shared/products.h, kernels/layer_ops.h) and of AdamW
+// (kernels/adamw.h): in double, plain loops. Views may have any element type; shapes are not checked. An absent view means no
+// bias or no weight.
 #ifndef RAFFIA_REFERENCE_LAYERS_H_
 #define RAFFIA_REFERENCE_LAYERS_H_
 
 #include <cstdint>
 
+#include "core/adamw_factors.h"
+#include "core/sibling_api.h"
 #include "raffia/views.h"
 
 namespace raffia::internal::twins {
 
 // y [N, O] = x [N, I] weights^T + bias, with weights [O, I], bias [O].
-void linear(View2 x, View2 weights, View1 bias, MutView2 y);
+RAFFIA_SIBLING_API void linear(View2 x, View2 weights, View1 bias, MutView2 y);
+
+// c [M, N] = a [M, K] b [K, N] + bias [N].
+void multiply(View2 a, View2 b, View1 bias, MutView2 c);
 
 // Each row over [E]: y = (x - mean) / sqrt(variance + eps) weight + bias.
 void layer_norm(View2 x, View1 weight, View1 bias, double eps, MutView2 y);
@@ -19,7 +25,10 @@ void layer_norm(View2 x, View1 weight, View1 bias, double eps, MutView2 y);
 void rms_norm(View2 x, View1 weight, double eps, MutView2 y);
 
 // y = x (1 + erf(x / sqrt 2)) / 2.
-void gelu(View2 x, MutView2 y);
+RAFFIA_SIBLING_API void gelu(View2 x, MutView2 y);
+
+// dx = dy (Phi(x) + x phi(x)), with Phi and phi of the normal distribution.
+void gelu_backward(View2 x, View2 dy, MutView2 dx);
 
 // y = gate / (1 + e^-gate) up.
 void swiglu(View2 gate, View2 up, MutView2 y);
@@ -29,6 +38,9 @@ void rotary(View3 x, int64_t position, double base, MutView3 y);
 
 // y_t = sum_j weight[:, j] x_{t - J + 1 + j} with weight [E, J]; rows before the first are those of history [J - 1, E].
 void short_convolution(View2 x, View2 weight, View2 history, MutView2 y);
+
+// One step of AdamW in place, with the formulas of AdamwFactors; all [n].
+void adamw(MutView1 parameters, View1 gradients, MutView1 mean, MutView1 square, const AdamwFactors& factors);
 
 }  // namespace raffia::internal::twins
 

@@ -188,6 +188,37 @@ TEST(Gelu, EqualsItselfAtEveryLength) {
   });
 }
 
+TEST(GeluBackward, IsWithinItsBoundOverADenseGrid) {
+  for_each_isa([] {
+    const int64_t columns = 24007;
+    Matrix x(1, columns), ones(1, columns);
+    for (int64_t i = 0; i < columns; ++i) x.row(0)[i] = -12.0f + 0.001f * static_cast<float>(i);
+    for (int64_t i = 0; i < columns; ++i) ones.row(0)[i] = 1.0f;
+    const Matrix slope = run([&](View2 dy, MutView2 dx) { gelu_backward(x.view(), dy, dx); }, ones);
+    Expected expected(x);
+    twins::gelu_backward(x.view(), ones.view(), expected.out());
+    for (int64_t i = 0; i < columns; ++i) ASSERT_LE(std::abs(slope.view()(0, i) - expected(0, i)), 3e-7) << x.row(0)[i];
+  });
+}
+
+TEST(GeluBackward, EqualsReferenceAtEveryLengthAndKeepsExtremes) {
+  for_each_isa([] {
+    for (int64_t columns : kColumns) {
+      const Matrix x = Matrix::random(1, columns, 8), dy = Matrix::random(1, columns, 9);
+      const Matrix dx = run([&](View2 from, MutView2 to) { gelu_backward(x.view(), from, to); }, dy);
+      Expected expected(x);
+      twins::gelu_backward(x.view(), dy.view(), expected.out());
+      for (int64_t i = 0; i < columns; ++i) {
+        ASSERT_LE(std::abs(dx.view()(0, i) - expected(0, i)), (3e-7 + 2 * kUnit) * std::abs(dy.view()(0, i)));
+      }
+    }
+    const std::vector<float> x = {1e30f, -1e30f, 7.0f, -7.0f, 0.0f}, ones(x.size(), 1.0f);
+    std::vector<float> slope(x.size());
+    gelu_backward(View2(x.data(), {1, 5}), View2(ones.data(), {1, 5}), MutView2(slope.data(), {1, 5}));
+    EXPECT_TRUE(same_bits(slope, std::vector<float>{1, 0, 1, 0, 0.5f}));
+  });
+}
+
 TEST(Swiglu, EqualsReference) {
   for_each_isa([] {
     for (int64_t columns : kColumns) {

@@ -51,8 +51,23 @@ def floats(path):
     return tensors
 
 
+def follows_rounding(out):
+    """Weights by name: whether the first step of AdamW, which is the rate times the sign of a gradient, follows its rounding.
+
+    The terms of a gradient are as large as the largest gradient, and one of 1e-4 of it is left after they cancel. Three roundings
+    of such terms are then 2e-3 of the gradient, and the step of 3e-3 is off by 5e-6.
+    """
+    means = floats(out / "trainer" / "step-00000001" / "optimiser.safetensors")
+    found = {}
+    for name, values in means.items():
+        if name.endswith("/mean"):
+            largest = max(map(abs, values))
+            found[name.removesuffix("/mean")] = [abs(value) < 1e-4 * largest for value in values]
+    return found
+
+
 def expect_equal_runs(one, two):
-    """Losses of every step and evaluation; weights."""
+    """Losses of every step and evaluation; weights. The runs have a checkpoint of every step."""
     a, b = log(one), log(two)
     assert len(a) == len(b), "logs differ in length"
     for x, y in zip(a, b):
@@ -62,8 +77,11 @@ def expect_equal_runs(one, two):
         assert x.get("tokens") == y.get("tokens")
     first, second = floats(one / "model.safetensors"), floats(two / "model.safetensors")
     assert first.keys() == second.keys() and first
+    unsettled = follows_rounding(one)
+    assert sum(map(sum, unsettled.values())) < 0.02 * sum(map(len, first.values()))
     for name, values in first.items():
-        worst = max(abs(x - y) for x, y in zip(values, second[name]))
+        left_out = unsettled.get(name, [False] * len(values))
+        worst = max(abs(x - y) for x, y, skip in zip(values, second[name], left_out) if not skip)
         # AdamW divides by the size of gradients, so that the rounding of tiny ones shows: a thousandth of what one step may change.
         assert worst <= 1e-5, f"{name} differs by {worst}"
 
@@ -172,13 +190,14 @@ def main():
         words = ["raffia", "attention", "state", "fold", "read", "gate", "\n"]
         data.write_text(" ".join(random.Random(1).choices(words, k=2000)))
 
-        run(program, data, directory / "one")
-        run(program, data, directory / "two", local_ranks=2)
+        every = {"checkpoint_every": 1, "keep": STEPS}
+        run(program, data, directory / "one", **every)
+        run(program, data, directory / "two", local_ranks=2, **every)
         expect_equal_runs(directory / "one", directory / "two")
         print("data parallel: equal")
 
-        run(program, data, directory / "whole", parallel="sequence", conv=3)
-        run(program, data, directory / "split", parallel="sequence", conv=3, local_ranks=2)
+        run(program, data, directory / "whole", parallel="sequence", conv=3, **every)
+        run(program, data, directory / "split", parallel="sequence", conv=3, local_ranks=2, **every)
         expect_equal_runs(directory / "whole", directory / "split")
         print("sequence parallel: equal")
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -137,6 +138,84 @@ TEST(TorchOps, GradientsOfBf16AreNearThoseOfFp32) {
       EXPECT_LT(largest_difference(gradients[0][i], gradients[1][i]), 0.1 * gradients[0][i].abs().max().item<double>());
     }
   }
+}
+
+// torch.ops.raffia.linear_layer.
+Tensor linear_layer_op(const Tensor& x, const Tensor& weight, const Tensor& bias, bool gelu) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("raffia::linear_layer", "")
+                             .typed<Tensor(const Tensor&, const Tensor&, const c10::optional<Tensor>&, bool)>();
+  return op.call(x, weight, bias.defined() ? c10::optional<Tensor>(bias) : c10::nullopt, gelu);
+}
+
+TEST(LinearLayer, GradientsAreThoseOfFiniteDifferences) {
+  torch::manual_seed(3);
+  for (const bool gelu : {false, true}) {
+    expect_gradients(
+        [&](const std::vector<Tensor>& in) -> std::vector<Tensor> { return {linear_layer_op(in[0], in[1], in[2], gelu)}; },
+        {{"x", torch::randn({2, 9, 5})}, {"weight", torch::randn({7, 5})}, {"bias", torch::randn({7})}});
+  }
+}
+
+// The fp32 kernels against torch in double: any strides, with and without a bias, 0 and 1 tokens, rows that are no vectors.
+TEST(LinearLayer, EqualsTorchInDouble) {
+  torch::manual_seed(4);
+  for (const auto& [tokens, in, out] : {std::tuple(0, 5, 3), {1, 1, 1}, {3, 17, 33}, {65, 40, 70}, {300, 130, 260}}) {
+    for (const bool gelu : {false, true}) {
+      for (const bool biased : {false, true}) {
+        const std::vector<Tensor> exact = {torch::randn({2, in, tokens}, at::kFloat).transpose(1, 2).to(at::kDouble),
+                                           torch::randn({in, out}, at::kFloat).t().to(at::kDouble),
+                                           biased ? torch::randn({out}, at::kFloat).to(at::kDouble) : Tensor()};
+        const Tensor dy = torch::randn({2, tokens, out}, at::kFloat);
+        const auto results = [&](at::ScalarType type, const auto& op) {
+          std::vector<Tensor> leaves, given;
+          for (const Tensor& each : exact) {
+            given.push_back(each.defined() ? each.to(type).detach().requires_grad_() : Tensor());
+            if (each.defined()) leaves.push_back(given.back());
+          }
+          const Tensor y = op(given[0], given[1], given[2]);
+          std::vector<Tensor> all = torch::autograd::grad({y}, leaves, {dy.to(type)});
+          all.push_back(y.detach());
+          return all;
+        };
+        const auto found = results(at::kFloat, [&](auto... each) { return linear_layer_op(each..., gelu); });
+        const auto expected = results(at::kDouble, [&](const Tensor& x, const Tensor& weight, const Tensor& bias) {
+          const Tensor sums = at::linear(x, weight, biased ? c10::optional<Tensor>(bias) : c10::nullopt);
+          return gelu ? at::gelu(sums) : sums;
+        });
+        // Sums of n normal products, n the longest sum: n roundings of partial sums that are under 6 sqrt(n). The slope of gelu
+        // is within 3e-7 = 5 roundings, and up to 1.13; a sum that is off moves it by as much again.
+        const double longest = std::max({in, out, 2 * tokens}), rounding = 0x1p-24;
+        const double bound = (longest + 12) * rounding * 6 * std::sqrt(longest) * (gelu ? 1.13 * (1 + std::sqrt(in)) : 1.0);
+        for (size_t i = 0; i < expected.size(); ++i) {
+          ASSERT_EQ(found[i].sizes(), expected[i].sizes());
+          if (found[i].numel() > 0) {
+            EXPECT_LE(largest_difference(found[i], expected[i]), bound) << tokens << ", " << in << ", " << out << " output " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(LinearLayer, HasShapesOnMetaAndRefusesWhatDoesNotFit) {
+  const auto meta = at::TensorOptions().device(at::kMeta);
+  EXPECT_EQ(linear_layer_op(at::empty({2, 3, 5}, meta), at::empty({7, 5}, meta), {}, true).sizes(),
+            (std::vector<int64_t>{2, 3, 7}));
+  const auto refusal = [](const Tensor& x, const Tensor& weight, const Tensor& bias) -> std::string {
+    try {
+      linear_layer_op(x, weight, bias, false);
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_NE(refusal(torch::ones({2, 5}), torch::ones({7, 4}), {}).find("weight has shape [7, 4], expected [7, 5] (columns of x)"),
+            std::string::npos);
+  EXPECT_NE(refusal(torch::ones({2, 5}), torch::ones({7, 5}), torch::ones({5})).find("bias has shape [5], expected [7]"),
+            std::string::npos);
+  EXPECT_NE(refusal(torch::ones({2, 5}, at::kLong), torch::ones({7, 5}), {}).find("x is Long, expected Float or Double"),
+            std::string::npos);
 }
 
 TEST(TorchOps, ErrorsOfTheCoreReachTheCaller) {

@@ -1,7 +1,11 @@
 // Options of a training run: flags, TOML files, checkpoints.
 #include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -141,6 +145,107 @@ TEST(WeightDecay, SparesNormsBiasesGatesAndScales) {
   EXPECT_FALSE(decays("decoder.layers.0.attention.gate.weight", matrix));
   EXPECT_FALSE(decays("decoder.layers.0.attention.sigma", matrix));
   EXPECT_FALSE(decays("decoder.layers.0.attention.head_norm", matrix));
+}
+
+// A model with parameters of all sorts, and the gradients of one step.
+ModelConfig small_model() {
+  return {.task = Task::lm, .vocabulary = 37, .width = 12, .heads = 2, .layers = 2, .estimators = {parse_estimator("rfa_gate")}};
+}
+
+void set_gradients(nn::ModelImpl& model, int64_t step) {
+  torch::manual_seed(100 + static_cast<uint64_t>(step));
+  for (const auto& item : model.named_parameters()) {
+    // One has a gradient in the first step alone: its means go on.
+    const bool has_one = step == 0 || item.key().find("ffn_up.bias") == std::string::npos;
+    item.value().mutable_grad() = has_one ? torch::randn(item.value().sizes()) * 3 : at::Tensor();
+  }
+}
+
+double largest_difference(const nn::ModelImpl& a, const nn::ModelImpl& b) {
+  double largest = 0;
+  const auto others = b.named_parameters();
+  for (const auto& item : a.named_parameters()) {
+    largest = std::max(largest, (item.value() - others[item.key()]).abs().max().item<double>());
+  }
+  return largest;
+}
+
+// With clipping at 5, under the norm of these gradients.
+TEST(Optimiser, StepsAsTorchDoes) {
+  const TrainOptions options{.weight_decay = 0.1, .clip = 5};
+  torch::manual_seed(1);
+  nn::LanguageModelImpl ours(small_model());
+  torch::manual_seed(1);
+  nn::LanguageModelImpl theirs(small_model());
+  ASSERT_EQ(largest_difference(ours, theirs), 0);
+  Optimiser optimiser(ours, options);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (const bool decaying : {true, false}) {
+    auto settings = torch::optim::AdamWOptions(1e-2).betas({options.beta1, options.beta2}).weight_decay(decaying ? 0.1 : 0.0);
+    std::vector<at::Tensor> parameters;
+    for (const auto& item : theirs.named_parameters()) {
+      if (decays(item.key(), item.value()) == decaying) parameters.push_back(item.value());
+    }
+    groups.emplace_back(parameters, std::make_unique<torch::optim::AdamWOptions>(settings));
+  }
+  torch::optim::AdamW adamw(groups, torch::optim::AdamWOptions(1e-2));
+  for (int64_t step = 0; step < 5; ++step) {
+    set_gradients(ours, step);
+    set_gradients(theirs, step);
+    double squares = 0;
+    for (at::Tensor& parameter : theirs.parameters()) {
+      if (!parameter.grad().defined()) parameter.mutable_grad() = at::zeros_like(parameter);
+      squares += parameter.grad().to(at::kDouble).square().sum().item<double>();
+    }
+    const double norm = 0.5 * std::sqrt(squares);
+    ASSERT_GT(norm, options.clip);
+    for (at::Tensor& parameter : theirs.parameters()) parameter.mutable_grad().mul_(0.5 * options.clip / norm);
+    adamw.step();
+    EXPECT_NEAR(optimiser.step(1e-2, 0.5), norm, 1e-5 * norm);
+    // A step moves a parameter by about the rate; its quotient is good to 20 roundings, and a parameter under 1 to one.
+    EXPECT_LE(largest_difference(ours, theirs), static_cast<double>(step + 1) * (20 * 1e-2 + 2) * 0x1p-24) << "step " << step;
+    for (const at::Tensor& parameter : ours.parameters()) EXPECT_FALSE(parameter.grad().defined());
+  }
+}
+
+TEST(Optimiser, GoesOnFromItsStateBitForBit) {
+  torch::manual_seed(1);
+  nn::LanguageModelImpl whole(small_model());
+  Optimiser optimiser(whole, {});
+  for (int64_t step = 0; step < 2; ++step) {
+    set_gradients(whole, step);
+    optimiser.step(1e-2, 1);
+  }
+  nn::LanguageModelImpl resumed(small_model());
+  {
+    const at::NoGradGuard no_grad;
+    const auto from = whole.named_parameters();
+    for (const auto& item : resumed.named_parameters()) at::Tensor(item.value()).copy_(from[item.key()]);
+  }
+  NamedTensors state = optimiser.state();
+  for (auto& [name, tensor] : state) tensor = tensor.clone();
+  Optimiser other(resumed, {});
+  other.set_state(state, "test");
+  for (int64_t step = 2; step < 4; ++step) {
+    for (auto& [model, with] : {std::pair(&whole, &optimiser), std::pair(&resumed, &other)}) {
+      set_gradients(*model, step);
+      with->step(1e-2, 1);
+    }
+  }
+  EXPECT_EQ(largest_difference(whole, resumed), 0);
+}
+
+TEST(Optimiser, ChangesNothingWithoutAFiniteNorm) {
+  torch::manual_seed(1);
+  nn::LanguageModelImpl model(small_model());
+  torch::manual_seed(1);
+  const nn::LanguageModelImpl before(small_model());
+  Optimiser optimiser(model, {});
+  set_gradients(model, 0);
+  model.parameters().front().mutable_grad().fill_(std::numeric_limits<float>::infinity());
+  EXPECT_FALSE(std::isfinite(optimiser.step(1e-2, 1)));
+  EXPECT_EQ(largest_difference(model, before), 0);
+  EXPECT_TRUE(optimiser.state().empty());
 }
 
 }  // namespace

@@ -26,6 +26,19 @@ struct LinearTask {
 // Throws InvalidArgument if shapes do not match.
 RAFFIA_SIBLING_API void linear(std::span<const LinearTask> tasks, const RunOptions& run = {});
 
+// c [M, N] = a [M, K] b [K, N] + bias, as in the forward and backward pass of a linear layer. One axis of a and of b has stride
+// 1; if that of b is K, its columns lie side by side. Columns of c have stride 1. c overlaps none of the others.
+struct MatrixProduct {
+  View2 a;
+  View2 b;
+  const float* bias = nullptr;  // [N]; null: none
+  MutView2 c;
+};
+
+// Every element is one chain of multiply-adds in the order of K: its bits depend on its row of a and its column of b alone, and
+// are the same for any number of threads. Throws InvalidArgument if shapes or strides do not match.
+RAFFIA_SIBLING_API void multiply(const MatrixProduct& product, const RunOptions& run = {});
+
 }  // namespace raffia::internal
 
 #endif  // RAFFIA_ESTIMATORS_SHARED_PRODUCTS_H_

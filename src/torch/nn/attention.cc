@@ -140,7 +140,8 @@ Tensor AttentionImpl::forward(const Tensor& query, const Tensor& key, const Tens
   AttentionState* const state = options.state;
   const int64_t batch = query.size(0), width = options_.embed_dim, key_width = options_.key_heads() * head_dim();
 
-  Tensor q = q_proj_(query), k = k_proj_(key), v = v_proj_(value);  // [B, T, E], [B, T, G d]
+  Tensor q = apply_linear(q_proj_, query), k = apply_linear(k_proj_, key),
+         v = apply_linear(v_proj_, value);  // [B, T, E], [B, T, G d]
   Heads heads{.q = {}, .k = {}, .v = {}, .q_plain = {}, .k_plain = {}, .input = key, .valid = {}};
   if (options.key_padding_mask.defined()) heads.valid = options.key_padding_mask.logical_not();
 
@@ -183,7 +184,7 @@ Tensor AttentionImpl::forward(const Tensor& query, const Tensor& key, const Tens
     state->position += query.size(1);
   }
   if (options_.head_norm) out = rms_norm(out, head_norm_, kHeadNormEpsilon);
-  return out_proj_(out.flatten(2));
+  return apply_linear(out_proj_, out.flatten(2));
 }
 
 Tensor AttentionImpl::gate_logits(const Heads& heads) {

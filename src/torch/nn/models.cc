@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "raffia/tokenizer.h"
 #include "torch/nn/pieces.h"
+#include "torch/ops/linear_layer.h"
 
 namespace raffia::internal::nn {
 namespace {
@@ -90,7 +91,7 @@ Tensor LanguageModelImpl::hidden(const Tensor& ids, ModelState* state) {
   return decoder_(embedding_(ids), Surroundings{}, state);
 }
 
-Tensor LanguageModelImpl::logits(const Tensor& hidden) { return torch::linear(hidden, output_matrix()); }
+Tensor LanguageModelImpl::logits(const Tensor& hidden) { return ops::linear_layer(hidden, output_matrix(), {}); }
 
 Tensor LanguageModelImpl::forward(const Tensor& ids, ModelState* state) { return logits(hidden(ids, state)); }
 
@@ -104,7 +105,7 @@ Tensor TranslatorImpl::decode(const Tensor& target, const Tensor& encoded, const
   check_ids("source", source);
   // Padding of targets comes after their tokens, which never see it.
   const Surroundings around{.context = encoded, .context_padding = padding_of(source)};
-  return torch::linear(decoder_(embedding_(target), around, state), output_matrix());
+  return ops::linear_layer(decoder_(embedding_(target), around, state), output_matrix(), {});
 }
 
 Tensor TranslatorImpl::forward(const Tensor& source, const Tensor& target) { return decode(target, encode(source), source); }
@@ -117,13 +118,13 @@ Tensor ClassifierImpl::mean(const Tensor& ids) {
 
 Tensor ClassifierImpl::forward(const Tensor& ids) {
   require(!config_.pairs, "Model: one text is given, expected two (config.pairs)");
-  return head_(mean(ids));
+  return apply_linear(head_, mean(ids));
 }
 
 Tensor ClassifierImpl::forward(const Tensor& first, const Tensor& second) {
   require(config_.pairs, "Model: two texts are given, expected one (config.pairs is false)");
   const Tensor a = mean(first), b = mean(second);
-  return head_(at::cat({a, b, a * b, a - b}, 1));
+  return apply_linear(head_, at::cat({a, b, a * b, a - b}, 1));
 }
 
 Tensor ImageClassifierImpl::forward(const Tensor& pixels) {
@@ -133,7 +134,7 @@ Tensor ImageClassifierImpl::forward(const Tensor& pixels) {
   // [B, C, rows, p, columns, p] -> [B, rows * columns, C * p * p], centred.
   const Tensor cut = pixels.reshape({-1, channels, side, patch, side, patch}).permute({0, 2, 4, 1, 3, 5});
   const Tensor flat = cut.reshape({-1, side * side, channels * patch * patch}) * 2 - 1;
-  return head_(encoder_(patches_(flat), Surroundings{}, nullptr).mean(1));
+  return apply_linear(head_, encoder_(apply_linear(patches_, flat), Surroundings{}, nullptr).mean(1));
 }
 
 std::shared_ptr<ModelImpl> make_model(const ModelConfig& config) {

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "torch/ops/linear_layer.h"
+
 namespace raffia::internal::nn {
 
 torch::nn::Linear make_linear(const LinearLayerPlan& plan) {
@@ -11,6 +13,14 @@ torch::nn::Linear make_linear(const LinearLayerPlan& plan) {
   torch::nn::init::normal_(linear->weight, 0, kInitialDeviation);
   if (plan.bias) torch::nn::init::zeros_(linear->bias);
   return linear;
+}
+
+Tensor apply_linear(const torch::nn::Linear& linear, const Tensor& x) {
+  return ops::linear_layer(x, linear->weight, linear->bias);
+}
+
+Tensor apply_linear_gelu(const torch::nn::Linear& linear, const Tensor& x) {
+  return ops::linear_layer(x, linear->weight, linear->bias, ops::Activation::gelu);
 }
 
 torch::nn::Embedding make_table(const TablePlan& plan) {

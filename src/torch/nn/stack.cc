@@ -49,8 +49,8 @@ Tensor LayerImpl::forward(Tensor x, const Surroundings& around, AttentionState* 
 }
 
 Tensor LayerImpl::feed_forward(const Tensor& x) {
-  if (ffn_gate_.is_empty()) return ffn_down_(torch::gelu(ffn_up_(x)));
-  return ffn_down_(torch::silu(ffn_gate_(x)) * ffn_up_(x));
+  if (ffn_gate_.is_empty()) return apply_linear(ffn_down_, apply_linear_gelu(ffn_up_, x));
+  return apply_linear(ffn_down_, torch::silu(apply_linear(ffn_gate_, x)) * apply_linear(ffn_up_, x));
 }
 
 StackImpl::StackImpl(const StackPlan& plan) : dropout_(plan.dropout), norm_(plan.norm) {

@@ -1,7 +1,6 @@
 #include "torch/train/optimiser.h"
 
 #include <fmt/format.h>
-#include <torch/optim/adamw.h>
 
 #include <algorithm>
 #include <array>
@@ -9,10 +8,11 @@
 #include <map>
 #include <numbers>
 #include <string>
-#include <tuple>
 #include <vector>
 
+#include "core/check.h"
 #include "raffia/error.h"
+#include "torch/ops/adamw.h"
 
 namespace raffia::internal::train {
 namespace {
@@ -20,24 +20,11 @@ namespace {
 // The default learning rate for widths up to 128; for wider models it is inversely proportional to the width.
 constexpr double kLearningRate = 3e-3, kWidth = 128;
 
-using AdamState = torch::optim::AdamWParamState;
+constexpr double kEpsilon = 1e-8;
 
-std::string key_of(const at::Tensor& parameter) { return c10::guts::to_string(parameter.unsafeGetTensorImpl()); }
-
-std::vector<torch::optim::OptimizerParamGroup> groups_of(nn::ModelImpl& model, const torch::optim::AdamWOptions& options) {
-  std::vector<at::Tensor> decaying, others;
-  for (const auto& item : model.named_parameters())
-    (decays(item.key(), item.value()) ? decaying : others).push_back(item.value());
-  auto without = options;
-  without.weight_decay(0);
-  return {torch::optim::OptimizerParamGroup(decaying, std::make_unique<torch::optim::AdamWOptions>(options)),
-          torch::optim::OptimizerParamGroup(others, std::make_unique<torch::optim::AdamWOptions>(without))};
-}
-
-torch::optim::AdamWOptions adamw_options(const TrainOptions& options) {
-  return torch::optim::AdamWOptions(highest_learning_rate(options))
-      .betas(std::make_tuple(options.beta1, options.beta2))
-      .weight_decay(options.weight_decay);
+template <class T>
+std::span<T> span_of(const at::Tensor& tensor) {
+  return {tensor.data_ptr<float>(), static_cast<size_t>(tensor.numel())};
 }
 
 }  // namespace
@@ -61,36 +48,60 @@ double learning_rate(const TrainOptions& options, int64_t step, int64_t steps) {
 }
 
 Optimiser::Optimiser(nn::ModelImpl& model, const TrainOptions& options)
-    : model_(model), clip_(options.clip), adamw_(groups_of(model, adamw_options(options)), adamw_options(options)) {}
+    : beta1_(options.beta1), beta2_(options.beta2), decay_(options.weight_decay), clip_(options.clip) {
+  for (const auto& item : model.named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    require(parameter.scalar_type() == at::kFloat && parameter.is_contiguous(), "Optimiser: {} is not contiguous fp32",
+            item.key());
+    slots_.push_back(
+        {.name = item.key(), .parameter = parameter, .mean = {}, .square = {}, .decays = decays(item.key(), parameter)});
+  }
+}
 
 double Optimiser::step(double lr, double scale) {
-  std::vector<at::Tensor> norms;
   const at::NoGradGuard no_grad;
-  for (const at::Tensor& parameter : model_.parameters()) {
-    if (parameter.grad().defined()) norms.push_back(parameter.grad().norm());
-  }
-  const double norm = norms.empty() ? 0.0 : at::stack(norms).norm().item<double>() * scale;
-  if (std::isfinite(norm)) {
-    const double factor = scale * (clip_ > 0 && norm > clip_ ? clip_ / norm : 1.0);
-    for (const at::Tensor& parameter : model_.parameters()) {
-      if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
+  std::vector<ops::AdamwTensor> tensors;
+  std::vector<at::Tensor> gradients;  // keeps them
+  std::vector<Slot*> moved;
+  for (Slot& slot : slots_) {
+    at::Tensor& gradient = slot.parameter.mutable_grad();
+    if (!gradient.defined() && slot.steps == 0) continue;
+    if (!slot.mean.defined()) {
+      slot.mean = at::zeros_like(slot.parameter);
+      slot.square = at::zeros_like(slot.parameter);
     }
-    for (auto& group : adamw_.param_groups()) group.options().set_lr(lr);
-    adamw_.step();
+    gradients.push_back(gradient.defined() ? gradient.contiguous() : at::zeros_like(slot.parameter));
+    gradient.reset();
+    moved.push_back(&slot);
+    tensors.push_back({.run = {.parameters = span_of<float>(slot.parameter),
+                               .gradients = span_of<const float>(gradients.back()),
+                               .mean = span_of<float>(slot.mean),
+                               .square = span_of<float>(slot.square)},
+                       .factors = {}});
   }
-  adamw_.zero_grad();
+  const double norm = ops::norm_of_gradients(tensors) * scale;
+  if (!std::isfinite(norm)) return norm;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto steps = static_cast<double>(++moved[i]->steps);
+    tensors[i].factors = {.scale = scale * (clip_ > 0 && norm > clip_ ? clip_ / norm : 1.0),
+                          .beta1 = beta1_,
+                          .beta2 = beta2_,
+                          .keep = moved[i]->decays ? 1 - lr * decay_ : 1.0,
+                          .rate = lr / (1 - std::pow(beta1_, steps)),
+                          .root = std::sqrt(1 - std::pow(beta2_, steps)),
+                          .eps = kEpsilon};
+  }
+  ops::adamw_step(tensors);
   return norm;
 }
 
 NamedTensors Optimiser::state() const {
   NamedTensors tensors;
-  for (const auto& item : model_.named_parameters()) {
-    const auto found = adamw_.state().find(key_of(item.value()));
-    if (found == adamw_.state().end()) continue;
-    const auto& state = static_cast<const AdamState&>(*found->second);
-    tensors.emplace_back(item.key() + "/step", torch::tensor({state.step()}, torch::kLong));
-    tensors.emplace_back(item.key() + "/mean", state.exp_avg());
-    tensors.emplace_back(item.key() + "/square", state.exp_avg_sq());
+  for (const Slot& slot : slots_) {
+    if (slot.steps == 0) continue;
+    tensors.emplace_back(slot.name + "/step", torch::tensor({slot.steps}, torch::kLong));
+    tensors.emplace_back(slot.name + "/mean", slot.mean);
+    tensors.emplace_back(slot.name + "/square", slot.square);
   }
   return tensors;
 }
@@ -106,13 +117,11 @@ void Optimiser::set_state(const NamedTensors& state, std::string_view where) {
     ++used;
     return found->second;
   };
-  for (const auto& item : model_.named_parameters()) {
-    if (!tensors.contains(item.key() + "/step")) continue;  // it never had a gradient
-    auto loaded = std::make_unique<AdamState>();
-    loaded->step(take(item.key() + "/step", {1}).item<int64_t>());
-    loaded->exp_avg(take(item.key() + "/mean", item.value().sizes()));
-    loaded->exp_avg_sq(take(item.key() + "/square", item.value().sizes()));
-    adamw_.state()[key_of(item.value())] = std::move(loaded);
+  for (Slot& slot : slots_) {
+    if (!tensors.contains(slot.name + "/step")) continue;  // it never had a gradient
+    slot.steps = take(slot.name + "/step", {1}).item<int64_t>();
+    slot.mean = take(slot.name + "/mean", slot.parameter.sizes()).contiguous();
+    slot.square = take(slot.name + "/square", slot.parameter.sizes()).contiguous();
   }
   if (used != tensors.size()) throw FormatError(fmt::format("{}: has tensors that belong to no parameter", where));
 }

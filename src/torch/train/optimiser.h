@@ -2,9 +2,9 @@
 #ifndef RAFFIA_TORCH_TRAIN_OPTIMISER_H_
 #define RAFFIA_TORCH_TRAIN_OPTIMISER_H_
 
-#include <torch/optim/adamw.h>
-
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "torch/libtorch.h"
 #include "torch/nn/models.h"
@@ -25,9 +25,16 @@ class Optimiser {
   void set_state(const NamedTensors& state, std::string_view where);  // throws FormatError
 
  private:
-  nn::ModelImpl& model_;
-  double clip_;
-  torch::optim::AdamW adamw_;
+  // A parameter, and the means over its gradients and their squares. They are undefined, and steps 0, until it has a gradient.
+  struct Slot {
+    std::string name;
+    at::Tensor parameter, mean, square;
+    bool decays;
+    int64_t steps = 0;
+  };
+
+  double beta1_, beta2_, decay_, clip_;
+  std::vector<Slot> slots_;
 };
 
 // Matrices decay; norms, biases, gates and scales do not.
