@@ -7,14 +7,13 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/random_blocks.h"
 #include "raffia/error.h"
 
 namespace raffia {
 
 using namespace internal;
 namespace {
-
-constexpr int kRounds = 10;
 
 // The high and low halves of a 32 x 32 bit product.
 struct Halves {
@@ -24,25 +23,6 @@ struct Halves {
 Halves multiply(uint32_t a, uint32_t b) {
   const uint64_t product = static_cast<uint64_t>(a) * b;
   return {static_cast<uint32_t>(product >> 32), static_cast<uint32_t>(product)};
-}
-
-// Block number `block` of a stream.
-std::array<uint32_t, 4> block_of(const StreamKey& key, uint64_t block) {
-  // The block number has one word of the counter: after 2^34 numbers the stream would repeat.
-  if (block > std::numeric_limits<uint32_t>::max()) throw Error("RandomStream: all 2^34 numbers of the stream are used up");
-  return philox4x32({static_cast<uint32_t>(block), key.layer, key.head, key.draw},
-                    {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)});
-}
-
-double uniform_of(uint64_t low, uint64_t high) {
-  // The middles of 2^52 equal intervals: with 53 bits the last middle would round to 1.
-  return (static_cast<double>(((high << 32) | low) >> 12) + 0.5) * 0x1p-52;
-}
-
-std::array<double, 2> normals_of(double first, double second) {
-  const double radius = std::sqrt(-2.0 * std::log(first));
-  const double angle = 2.0 * std::numbers::pi * second;
-  return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
 // Eight independent sums: a single one would wait for the latency of every addition.
@@ -77,8 +57,38 @@ void orthonormalise(std::span<const double> rows_before, std::span<double> row) 
   for (double& x : row) x /= length;
 }
 
-// The first block of a draw of Randomized Attention.
-uint64_t block_of_draw(int64_t query, int64_t draws, int64_t draw, int64_t dim) {
+}  // namespace
+
+std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+  for (int round = 0; round < Philox::kRounds; ++round) {
+    const Halves p0 = multiply(Philox::kMultipliers[0], counter[0]);
+    const Halves p1 = multiply(Philox::kMultipliers[1], counter[2]);
+    counter = {p1.high ^ counter[1] ^ key[0], p1.low, p0.high ^ counter[3] ^ key[1], p0.low};
+    key[0] += Philox::kKeySteps[0];
+    key[1] += Philox::kKeySteps[1];
+  }
+  return counter;
+}
+
+std::array<uint32_t, 4> internal::block_of(const StreamKey& key, uint64_t block) {
+  // The block number has one word of the counter: after 2^34 numbers the stream would repeat.
+  if (block > std::numeric_limits<uint32_t>::max()) throw Error("RandomStream: all 2^34 numbers of the stream are used up");
+  return philox4x32({static_cast<uint32_t>(block), key.layer, key.head, key.draw},
+                    {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)});
+}
+
+double internal::uniform_of(uint64_t low, uint64_t high) {
+  // With 53 bits the last middle would round to 1.
+  return (static_cast<double>(((high << 32) | low) >> 12) + 0.5) * 0x1p-52;
+}
+
+std::array<double, 2> internal::normals_of(double first, double second) {
+  const double radius = std::sqrt(-2.0 * std::log(first));
+  const double angle = 2.0 * std::numbers::pi * second;
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
+uint64_t internal::block_of_draw(int64_t query, int64_t draws, int64_t draw, int64_t dim) {
   constexpr int64_t kBlocks = int64_t{1} << 32;  // of a stream
   require(query >= 0 && draw >= 0 && draw < draws, "randomized_draw: query is {} and draw is {} of {}, expected numbers from 0",
           query, draw, draws);
@@ -87,19 +97,6 @@ uint64_t block_of_draw(int64_t query, int64_t draws, int64_t draw, int64_t dim) 
   require(end.has_value() && *end <= kBlocks, "randomized_draw: query {} of {} draws of {} numbers is past the end of the stream",
           query, draws, dim);
   return static_cast<uint64_t>((query * draws + draw) * blocks);
-}
-
-}  // namespace
-
-std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
-  for (int round = 0; round < kRounds; ++round) {
-    const Halves p0 = multiply(0xD2511F53U, counter[0]);
-    const Halves p1 = multiply(0xCD9E8D57U, counter[2]);
-    counter = {p1.high ^ counter[1] ^ key[0], p1.low, p0.high ^ counter[3] ^ key[1], p0.low};
-    key[0] += 0x9E3779B9U;  // the golden ratio
-    key[1] += 0xBB67AE85U;  // sqrt(3) - 1
-  }
-  return counter;
 }
 
 RandomStream::RandomStream(const StreamKey& key) : key_(key) {}
