@@ -37,9 +37,56 @@ double dot(std::span<const double> a, std::span<const double> b) {
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-void draw_normals(RandomStream& stream, std::span<double> out) {
-  for (double& x : out) x = stream.next_normal();
-}
+// The normals of a stream from its beginning, as RandomStream gives them. Several blocks at a time: the rounds of one need not
+// wait for those of another, and the compiler makes vector code of them.
+class Normals {
+ public:
+  explicit Normals(const StreamKey& key) : key_(key) {}
+
+  double next() {
+    if (used_ == kCount) fill();
+    return normals_[used_++];
+  }
+  void fill(std::span<double> out) {
+    for (double& x : out) x = next();
+  }
+
+ private:
+  static constexpr size_t kBlocks = 16, kCount = 2 * kBlocks;
+
+  void fill() {
+    block_of(key_, block_ + kBlocks - 1);  // throws if the stream has no such block
+    uint32_t words[4][kBlocks];
+    for (size_t i = 0; i < kBlocks; ++i) {
+      words[0][i] = static_cast<uint32_t>(block_ + i), words[1][i] = key_.layer;
+      words[2][i] = key_.head, words[3][i] = key_.draw;
+    }
+    uint32_t low = static_cast<uint32_t>(key_.seed), high = static_cast<uint32_t>(key_.seed >> 32);
+    for (int round = 0; round < Philox::kRounds; ++round) {
+      for (size_t i = 0; i < kBlocks; ++i) {
+        const uint64_t p0 = uint64_t{Philox::kMultipliers[0]} * words[0][i], p1 = uint64_t{Philox::kMultipliers[1]} * words[2][i];
+        words[0][i] = static_cast<uint32_t>(p1 >> 32) ^ words[1][i] ^ low;
+        words[1][i] = static_cast<uint32_t>(p1);
+        words[2][i] = static_cast<uint32_t>(p0 >> 32) ^ words[3][i] ^ high;
+        words[3][i] = static_cast<uint32_t>(p0);
+      }
+      low += Philox::kKeySteps[0];
+      high += Philox::kKeySteps[1];
+    }
+    for (size_t i = 0; i < kBlocks; ++i) {
+      const auto [normal, spare] = normals_of(uniform_of(words[0][i], words[1][i]), uniform_of(words[2][i], words[3][i]));
+      normals_[2 * i] = normal;
+      normals_[2 * i + 1] = spare;
+    }
+    block_ += kBlocks;
+    used_ = 0;
+  }
+
+  StreamKey key_;
+  uint64_t block_ = 0;
+  size_t used_ = kCount;
+  double normals_[kCount] = {};
+};
 
 // Gram-Schmidt: removes from `row` its components along the orthonormal rows before it, and scales it to length 1. Projecting
 // twice keeps it orthogonal up to rounding even if little of it remains after the first time. Applied to a Gaussian matrix this
@@ -150,9 +197,9 @@ void draw_projection(const StreamKey& key, Draws draws, int64_t count, int64_t d
   require(size.has_value() && rows.size() == static_cast<size_t>(*size), "draw_projection: rows has {} floats, expected {} x {}",
           rows.size(), count, dim);
 
-  RandomStream stream(key);
+  Normals normals(key);
   if (draws == Draws::iid) {
-    for (float& x : rows) x = static_cast<float>(stream.next_normal());
+    for (float& x : rows) x = static_cast<float>(normals.next());
     return;
   }
 
@@ -163,9 +210,9 @@ void draw_projection(const StreamKey& key, Draws draws, int64_t count, int64_t d
   for (int64_t r = 0; r < count; ++r) {
     const size_t in_block = static_cast<size_t>(r % dim);
     const std::span<double> row = std::span(block).subspan(in_block * d, d);
-    draw_normals(stream, row);
+    normals.fill(row);
     orthonormalise(std::span(block).first(in_block * d), row);
-    draw_normals(stream, fresh);
+    normals.fill(fresh);
     const double length = std::sqrt(dot(fresh, fresh));
     for (size_t i = 0; i < d; ++i) rows[static_cast<size_t>(r) * d + i] = static_cast<float>(length * row[i]);
   }

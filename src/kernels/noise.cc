@@ -5,6 +5,7 @@
 // a boundary between floats is so near that the C library has to decide; that happens to about one vector in 10,000.
 #include "kernels/noise.h"
 
+#include <algorithm>
 #include <numbers>
 
 #include "core/dispatch.h"

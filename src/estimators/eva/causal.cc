@@ -5,8 +5,10 @@
 //   summaries    kbar_c, log|P_c| and beta_c of every chunk of a complete window; part 2 over the last ones before the query
 //   folded past  samples over the chunks of each window that leaves the summaries, merged window by window; part 3 over those
 //
-// Besides O(T) numbers, a call keeps O(T / chunk (D + V)) of summaries and O(T / window R V) of the folded past per head, for one
-// sequence at a time. The backward pass computes both again: its record is only logsumexp.
+// Besides O(T) numbers, a call keeps O(T / chunk (D + V)) of summaries per head, for one sequence at a time. A forward pass of
+// several heads goes through the windows with all of them in turn and keeps the folded past of one boundary; that of a single
+// head, whose windows are divided between threads, and the backward pass keep O(T / window R V) of it. The backward pass computes
+// both again: its record is only logsumexp.
 #include <cmath>
 #include <optional>
 #include <vector>
@@ -76,13 +78,17 @@ class EvaSequence {
     for (const Stretch& s : windows.stretches()) summarise(s);
     if (options.summaries == 0) return;
     first_boundary_ = std::max<int64_t>(0, kept_ - before);
-    const bool runs = !keep_partials && windows.has_queries();  // forward_all() folds, window by window
-    if (complete >= first_boundary_) prepare_folds(state, entry, !runs);
-    if (!runs && folds_ > 0) fold(keep_partials);
+    const bool folds_later = !keep_partials && windows.in_turn();  // in forward_all()
+    if (complete >= first_boundary_) prepare_folds(state, entry, !folds_later);
+    if (!folds_later && folds_ > 0) fold(keep_partials);
   }
 
   // The outputs, and the folded past after the last window: heads go through the sequence together, about 128 tokens at a time.
   void forward_all() const {
+    if (!windows_.in_turn()) {
+      for (const Stretch& s : windows_.stretches()) forward_stretch(s);
+      return;
+    }
     std::vector<Array<3>> norms;
     for (const Stretch& s : windows_.stretches()) {
       const bool reads = first_read(s) < windows_.windows_of(s);
@@ -153,6 +159,23 @@ class EvaSequence {
       of_keys(D).load(state, WindowPart::summary_keys, entry, slot, 1, keys_.data() + c * G * D);
       of_queries(V).load(state, WindowPart::summary_values, entry, slot, 1, values_.data() + c * H * V);
       log_counts_.data()[c] = state.part(WindowPart::summary_weights, entry)[static_cast<size_t>(slot)];
+    }
+  }
+
+  void forward_stretch(const Stretch& s) const {
+    if (s.queries() == 0) return;
+    forward(own_window_part(call_, s), s.out, s.logsumexp);
+    if (chunks_ > 0) {
+      for (int64_t member = 0; member < call_.group; ++member) {
+        forward(summary_part(s, member), heads_of(s.out, member), heads_of(s.logsumexp, member), Start::resume);
+      }
+    }
+    const int64_t from = first_read(s);
+    if (from >= windows_.windows_of(s)) return;
+    const Array<3> norms = windows_.query_norms(s, -log_features());
+    for (int64_t member = 0; member < call_.group; ++member) {
+      forward_in_slabs(folded_part(s, from, norms, member), windows_.windows_from(heads_of(s.out, member), from),
+                       windows_.windows_from(heads_of(s.logsumexp, member), from), Start::resume);
     }
   }
 

@@ -6,8 +6,10 @@
 //   samples      each over the keys of each window: log z_s, f_s; merged window by window (streaming: log z_s - b_s of then)
 //   part 2       queries over the samples of windows before theirs, with the weights and values of that boundary
 //
-// Besides O(T) numbers, a call keeps O(T / window S V) of samples at boundaries per head, for one sequence at a time. The
-// backward pass, which computes them again (its record is only logsumexp), keeps O(T / window S (D + V)).
+// A forward pass of several heads goes through the windows with all of them in turn and keeps the samples of one boundary. That
+// of a single head, whose windows are divided between threads, keeps O(T / window S V) of samples at boundaries besides O(T)
+// numbers. The backward pass, which computes them again (its record is only logsumexp), keeps O(T / window S (D + V)) per head,
+// for one sequence at a time.
 #include <cmath>
 #include <optional>
 
@@ -79,7 +81,7 @@ class LaraSequence {
         options_(options),
         windows_(windows),
         keep_partials_(keep_partials),
-        runs_(options.streaming && !keep_partials && windows.has_queries()),
+        runs_(options.streaming && !keep_partials && windows.in_turn()),
         per_(samples_of_window(options)),
         max_(proposing_windows(options)),
         old_windows_(std::min(windows.before(), max_)),

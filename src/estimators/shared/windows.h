@@ -198,8 +198,10 @@ class SequenceWindows {
   int64_t before() const { return before_; }      // windows that were complete before the call
   int64_t complete() const { return complete_; }  // windows that it completes
   const std::vector<Stretch>& stretches() const { return stretches_; }
-  bool has_queries() const {
-    return std::ranges::any_of(stretches_, [](const Stretch& s) { return s.queries() > 0; });
+  // Whether heads go through the windows in turn in a forward pass: a single head is divided between threads by windows instead,
+  // and the end of a window without queries has nothing to read.
+  bool in_turn() const {
+    return call_.heads > 1 && std::ranges::any_of(stretches_, [](const Stretch& s) { return s.queries() > 0; });
   }
   // Windows of a stretch with tokens, and those that are complete.
   int64_t windows_of(const Stretch& s) const { return (s.tokens + call_.window - 1) / call_.window; }
