@@ -80,6 +80,7 @@ struct RaOptions {
   uint64_t seed = 0;
   uint32_t layer = 0;
   uint32_t draw = 0;
+  int64_t first_query = 0;          // query i of a sequence takes the random numbers of query first_query + i: for steps
   std::optional<float> scale = {};  // of logits; default: 1 / sqrt(D)
   Layout layout = {};
   RunOptions run = {};  // threads and executor

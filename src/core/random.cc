@@ -7,14 +7,13 @@
 #include <vector>
 
 #include "core/check.h"
+#include "core/random_blocks.h"
 #include "raffia/error.h"
 
 namespace raffia {
 
 using namespace internal;
 namespace {
-
-constexpr int kRounds = 10;
 
 // The high and low halves of a 32 x 32 bit product.
 struct Halves {
@@ -24,25 +23,6 @@ struct Halves {
 Halves multiply(uint32_t a, uint32_t b) {
   const uint64_t product = static_cast<uint64_t>(a) * b;
   return {static_cast<uint32_t>(product >> 32), static_cast<uint32_t>(product)};
-}
-
-// Block number `block` of a stream.
-std::array<uint32_t, 4> block_of(const StreamKey& key, uint64_t block) {
-  // The block number has one word of the counter: after 2^34 numbers the stream would repeat.
-  if (block > std::numeric_limits<uint32_t>::max()) throw Error("RandomStream: all 2^34 numbers of the stream are used up");
-  return philox4x32({static_cast<uint32_t>(block), key.layer, key.head, key.draw},
-                    {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)});
-}
-
-double uniform_of(uint64_t low, uint64_t high) {
-  // The middles of 2^52 equal intervals: with 53 bits the last middle would round to 1.
-  return (static_cast<double>(((high << 32) | low) >> 12) + 0.5) * 0x1p-52;
-}
-
-std::array<double, 2> normals_of(double first, double second) {
-  const double radius = std::sqrt(-2.0 * std::log(first));
-  const double angle = 2.0 * std::numbers::pi * second;
-  return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
 // Eight independent sums: a single one would wait for the latency of every addition.
@@ -57,9 +37,56 @@ double dot(std::span<const double> a, std::span<const double> b) {
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-void draw_normals(RandomStream& stream, std::span<double> out) {
-  for (double& x : out) x = stream.next_normal();
-}
+// The normals of a stream from its beginning, as RandomStream gives them. Several blocks at a time: the rounds of one need not
+// wait for those of another, and the compiler makes vector code of them.
+class Normals {
+ public:
+  explicit Normals(const StreamKey& key) : key_(key) {}
+
+  double next() {
+    if (used_ == kCount) fill();
+    return normals_[used_++];
+  }
+  void fill(std::span<double> out) {
+    for (double& x : out) x = next();
+  }
+
+ private:
+  static constexpr size_t kBlocks = 16, kCount = 2 * kBlocks;
+
+  void fill() {
+    block_of(key_, block_ + kBlocks - 1);  // throws if the stream has no such block
+    uint32_t words[4][kBlocks];
+    for (size_t i = 0; i < kBlocks; ++i) {
+      words[0][i] = static_cast<uint32_t>(block_ + i), words[1][i] = key_.layer;
+      words[2][i] = key_.head, words[3][i] = key_.draw;
+    }
+    uint32_t low = static_cast<uint32_t>(key_.seed), high = static_cast<uint32_t>(key_.seed >> 32);
+    for (int round = 0; round < Philox::kRounds; ++round) {
+      for (size_t i = 0; i < kBlocks; ++i) {
+        const uint64_t p0 = uint64_t{Philox::kMultipliers[0]} * words[0][i], p1 = uint64_t{Philox::kMultipliers[1]} * words[2][i];
+        words[0][i] = static_cast<uint32_t>(p1 >> 32) ^ words[1][i] ^ low;
+        words[1][i] = static_cast<uint32_t>(p1);
+        words[2][i] = static_cast<uint32_t>(p0 >> 32) ^ words[3][i] ^ high;
+        words[3][i] = static_cast<uint32_t>(p0);
+      }
+      low += Philox::kKeySteps[0];
+      high += Philox::kKeySteps[1];
+    }
+    for (size_t i = 0; i < kBlocks; ++i) {
+      const auto [normal, spare] = normals_of(uniform_of(words[0][i], words[1][i]), uniform_of(words[2][i], words[3][i]));
+      normals_[2 * i] = normal;
+      normals_[2 * i + 1] = spare;
+    }
+    block_ += kBlocks;
+    used_ = 0;
+  }
+
+  StreamKey key_;
+  uint64_t block_ = 0;
+  size_t used_ = kCount;
+  double normals_[kCount] = {};
+};
 
 // Gram-Schmidt: removes from `row` its components along the orthonormal rows before it, and scales it to length 1. Projecting
 // twice keeps it orthogonal up to rounding even if little of it remains after the first time. Applied to a Gaussian matrix this
@@ -77,8 +104,38 @@ void orthonormalise(std::span<const double> rows_before, std::span<double> row) 
   for (double& x : row) x /= length;
 }
 
-// The first block of a draw of Randomized Attention.
-uint64_t block_of_draw(int64_t query, int64_t draws, int64_t draw, int64_t dim) {
+}  // namespace
+
+std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+  for (int round = 0; round < Philox::kRounds; ++round) {
+    const Halves p0 = multiply(Philox::kMultipliers[0], counter[0]);
+    const Halves p1 = multiply(Philox::kMultipliers[1], counter[2]);
+    counter = {p1.high ^ counter[1] ^ key[0], p1.low, p0.high ^ counter[3] ^ key[1], p0.low};
+    key[0] += Philox::kKeySteps[0];
+    key[1] += Philox::kKeySteps[1];
+  }
+  return counter;
+}
+
+std::array<uint32_t, 4> internal::block_of(const StreamKey& key, uint64_t block) {
+  // The block number has one word of the counter: after 2^34 numbers the stream would repeat.
+  if (block > std::numeric_limits<uint32_t>::max()) throw Error("RandomStream: all 2^34 numbers of the stream are used up");
+  return philox4x32({static_cast<uint32_t>(block), key.layer, key.head, key.draw},
+                    {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)});
+}
+
+double internal::uniform_of(uint64_t low, uint64_t high) {
+  // With 53 bits the last middle would round to 1.
+  return (static_cast<double>(((high << 32) | low) >> 12) + 0.5) * 0x1p-52;
+}
+
+std::array<double, 2> internal::normals_of(double first, double second) {
+  const double radius = std::sqrt(-2.0 * std::log(first));
+  const double angle = 2.0 * std::numbers::pi * second;
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
+uint64_t internal::block_of_draw(int64_t query, int64_t draws, int64_t draw, int64_t dim) {
   constexpr int64_t kBlocks = int64_t{1} << 32;  // of a stream
   require(query >= 0 && draw >= 0 && draw < draws, "randomized_draw: query is {} and draw is {} of {}, expected numbers from 0",
           query, draw, draws);
@@ -87,19 +144,6 @@ uint64_t block_of_draw(int64_t query, int64_t draws, int64_t draw, int64_t dim) 
   require(end.has_value() && *end <= kBlocks, "randomized_draw: query {} of {} draws of {} numbers is past the end of the stream",
           query, draws, dim);
   return static_cast<uint64_t>((query * draws + draw) * blocks);
-}
-
-}  // namespace
-
-std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
-  for (int round = 0; round < kRounds; ++round) {
-    const Halves p0 = multiply(0xD2511F53U, counter[0]);
-    const Halves p1 = multiply(0xCD9E8D57U, counter[2]);
-    counter = {p1.high ^ counter[1] ^ key[0], p1.low, p0.high ^ counter[3] ^ key[1], p0.low};
-    key[0] += 0x9E3779B9U;  // the golden ratio
-    key[1] += 0xBB67AE85U;  // sqrt(3) - 1
-  }
-  return counter;
 }
 
 RandomStream::RandomStream(const StreamKey& key) : key_(key) {}
@@ -153,9 +197,9 @@ void draw_projection(const StreamKey& key, Draws draws, int64_t count, int64_t d
   require(size.has_value() && rows.size() == static_cast<size_t>(*size), "draw_projection: rows has {} floats, expected {} x {}",
           rows.size(), count, dim);
 
-  RandomStream stream(key);
+  Normals normals(key);
   if (draws == Draws::iid) {
-    for (float& x : rows) x = static_cast<float>(stream.next_normal());
+    for (float& x : rows) x = static_cast<float>(normals.next());
     return;
   }
 
@@ -166,9 +210,9 @@ void draw_projection(const StreamKey& key, Draws draws, int64_t count, int64_t d
   for (int64_t r = 0; r < count; ++r) {
     const size_t in_block = static_cast<size_t>(r % dim);
     const std::span<double> row = std::span(block).subspan(in_block * d, d);
-    draw_normals(stream, row);
+    normals.fill(row);
     orthonormalise(std::span(block).first(in_block * d), row);
-    draw_normals(stream, fresh);
+    normals.fill(fresh);
     const double length = std::sqrt(dot(fresh, fresh));
     for (size_t i = 0; i < d; ++i) rows[static_cast<size_t>(r) * d + i] = static_cast<float>(length * row[i]);
   }

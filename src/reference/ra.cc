@@ -33,7 +33,7 @@ struct Noise {
 Noise noise_of(const RaOptions& options, int64_t h, int64_t i, int64_t draw, int64_t dim) {
   Noise noise{0, std::vector<float>(static_cast<size_t>(dim))};
   const StreamKey key{options.seed, options.layer, static_cast<uint32_t>(h), options.draw};
-  noise.uniform = randomized_draw(key, i, options.draws, draw, noise.normal);
+  noise.uniform = randomized_draw(key, options.first_query + i, options.draws, draw, noise.normal);
   return noise;
 }
 

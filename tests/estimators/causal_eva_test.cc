@@ -118,6 +118,10 @@ TEST(CausalEva, LongSequencesEqualTheTwin) {
   expect_equals_twin(
       Case<Eva>({.length = 467, .dim = 12}, {.window = 33, .chunk = 3, .summaries = 22, .features = 130, .decay = 0.5F}));
   expect_equals_twin(Case<Eva>({.length = 467, .dim = 12}, {.window = 30, .chunk = 2, .summaries = 150, .features = 9}));
+  expect_equals_twin(Case<Eva>({.length = 467, .heads = 2, .dim = 12},
+                               {.window = 33, .chunk = 3, .summaries = 22, .features = 200, .decay = 0.5F}));
+  expect_equals_twin(
+      Case<Eva>({.length = 700, .heads = 2, .groups = 1}, {.window = 200, .chunk = 1, .summaries = 200, .features = 5}));
 }
 
 // While nothing is older than the window, and no chunk is older than it, EVA is softmax.

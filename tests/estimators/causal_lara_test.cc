@@ -147,6 +147,9 @@ TEST(CausalLara, EveryOptionEqualsTheTwin) {
 TEST(CausalLara, LongSequencesEqualTheTwin) {
   expect_equals_twin(
       Case<Lara>({.length = 300, .dim = 12}, {.window = 33, .chunk = 3, .samples = 150, .samples_per_proposal = 2}));
+  expect_equals_twin(
+      Case<Lara>({.length = 300, .heads = 2, .dim = 12}, {.window = 33, .chunk = 3, .samples = 150, .samples_per_proposal = 2}));
+  expect_equals_twin(Case<Lara>({.length = 650, .heads = 2, .groups = 1}, {.window = 200, .chunk = 1, .samples = 200}));
 }
 
 TEST(CausalLara, OneWindowIsSoftmax) {

@@ -233,6 +233,33 @@ TEST(Ra, LaterTokensChangeNoEarlierBit) {
   });
 }
 
+// Steps are such calls: a query is drawn for by its position, however many others are asked for beside it.
+TEST(Ra, TheLastQueriesAloneEqualThoseOfTheWhole) {
+  for_each_isa([] {
+    constexpr int64_t kLength = 300;
+    const Case c({.batch = 2, .queries = kLength, .keys = kLength, .heads = 4, .groups = 2, .dim = 20});
+    RaOptions options{.draws = 3, .causal = true, .seed = 4, .layer = 1};
+    const std::vector<float> whole = run(c, options);
+    const std::vector<float> dq = run_backward(c, options).q;
+    for (int64_t last : {1, 2, 9, 200}) {
+      options.first_query = kLength - last;
+      const View4 q = c.q_view().slice(1, kLength - last, last), dout = c.dout_view().slice(1, kLength - last, last);
+      std::vector<float> out(whole.size(), kNan), dq_last(dq.size(), kNan);
+      const MutView4 to = MutView4(out.data(), c.out_shape()).slice(1, kLength - last, last);
+      const MutView4 gradient = MutView4(dq_last.data(), c.q_shape()).slice(1, kLength - last, last);
+      ra_attention(q, c.k_view(), c.v_view(), to, options);
+      ra_attention_backward(q, c.k_view(), c.v_view(), dout, {.q = gradient}, options);
+      for (int64_t b : {0, 1}) {
+        const auto rows = [&](const std::vector<float>& x, const Extents<4>& shape) {
+          return tokens_of(View4(x.data(), shape), b, kLength - last, last);
+        };
+        EXPECT_TRUE(same_bits(rows(out, c.out_shape()), rows(whole, c.out_shape()))) << last;
+        EXPECT_TRUE(same_bits(rows(dq_last, c.q_shape()), rows(dq, c.q_shape()))) << last;
+      }
+    }
+  });
+}
+
 TEST(Ra, ThreadsDoNotChangeABit) {
   const Case c({.batch = 2, .queries = 250, .keys = 250, .heads = 4, .groups = 2, .dim = 20});
   RaOptions options{.draws = 2, .run = {.threads = 1}};
@@ -257,6 +284,9 @@ TEST(Ra, RefusesWhatDoesNotFitAndWritesNothing) {
   EXPECT_EQ(refusal({.draws = 0}, c.out_shape()), "ra_attention: draws is 0, expected at least 1");
   EXPECT_EQ(refusal({.draws = int64_t{1} << 40}, c.out_shape()),
             "ra_attention: draws is 1099511627776 for 6 queries, expected at most 238609294 (one random stream)");
+  EXPECT_EQ(refusal({.first_query = -1}, c.out_shape()), "ra_attention: first_query is -1, expected 0 to 4294967295");
+  EXPECT_EQ(refusal({.draws = 2, .first_query = int64_t{1} << 31}, c.out_shape()),
+            "ra_attention: draws is 2 for 2147483654 queries, expected at most 0 (one random stream)");
   EXPECT_EQ(refusal({.scale = -1.0F}, c.out_shape()), "ra_attention: scale is -1, expected a positive number");
   EXPECT_EQ(refusal({}, {2, 6, 4, 4}),
             "ra_attention: out has shape [2, 6, 4, 4], expected [2, 6, 4, 5] (batch, length and heads of q, dimensions of v)");

@@ -215,7 +215,12 @@ void step_tokens(const Case<Op>& c, int64_t begin, int64_t end, WindowState& sta
 
 template <class Op>
 void lengths_around_windows_equal_the_twin() {
-  for (int64_t length : {1, 2, 5, 6, 7, 11, 12, 13, 18, 19, 35, 36, 37, 60}) expect_equals_twin(Case<Op>({.length = length}));
+  // A single head is computed by windows, several go through them in turn.
+  for (int64_t heads : {1, 2}) {
+    for (int64_t length : {1, 2, 5, 6, 7, 11, 12, 13, 18, 19, 35, 36, 37, 60}) {
+      expect_equals_twin(Case<Op>({.length = length, .heads = heads}));
+    }
+  }
   for (auto [dim, value_dim] : {std::pair{1, 1}, {3, 17}, {16, 16}, {17, 5}, {64, 64}}) {
     expect_equals_twin(Case<Op>({.length = 43, .dim = dim, .value_dim = value_dim}));
   }

@@ -5,15 +5,19 @@
 //   summaries    kbar_c, log|P_c| and beta_c of every chunk of a complete window; part 2 over the last ones before the query
 //   folded past  samples over the chunks of each window that leaves the summaries, merged window by window; part 3 over those
 //
-// Besides O(T) numbers, a call keeps O(T / chunk (D + V)) of summaries and O(T / window R V) of the folded past per head, for one
-// sequence at a time. The backward pass computes both again: its record is only logsumexp.
+// Besides O(T) numbers, a call keeps O(T / chunk (D + V)) of summaries per head, for one sequence at a time. A forward pass of
+// several heads goes through the windows with all of them in turn and keeps the folded past of one boundary; that of a single
+// head, whose windows are divided between threads, and the backward pass keep O(T / window R V) of it. The backward pass computes
+// both again: its record is only logsumexp.
 #include <cmath>
 #include <optional>
+#include <vector>
 
 #include "core/check.h"
 #include "core/trace.h"
 #include "core/window_layout.h"
 #include "estimators/shared/drawn_rows.h"
+#include "estimators/shared/running_samples.h"
 #include "estimators/shared/sample_states.h"
 #include "estimators/shared/windows.h"
 #include "raffia/eva.h"
@@ -49,12 +53,14 @@ bool folds(const CausalEvaOptions& options, const SequenceWindows& windows) {
 // Summaries and folded past of one sequence. Chunks are numbered from the oldest one in the state.
 class EvaSequence {
  public:
-  // `features`: w_r [R, G, D], not read where nothing is folded. `keep_partials`: for the backward pass.
+  // `features`: w_r [R, G, D] for all heads of the whole call, not read where nothing is folded. `keep_partials`: for the
+  // backward pass.
   EvaSequence(const WindowedCall& call, const CausalEvaOptions& options, const float* features, const SequenceWindows& windows,
               const WindowState* state, int64_t entry, bool keep_partials)
       : call_(call),
         options_(options),
-        features_(features, {1, options.features, call.groups, call.dim}),
+        features_(features == nullptr ? nullptr : features + call.first_group * call.dim,
+                  {1, options.features, call.groups, call.dim}, {0, call.all_groups * call.dim, call.dim, 1}),
         windows_(windows),
         per_(call.chunks()) {
     const int64_t before = windows.before(), complete = windows.complete();
@@ -72,24 +78,23 @@ class EvaSequence {
     for (const Stretch& s : windows.stretches()) summarise(s);
     if (options.summaries == 0) return;
     first_boundary_ = std::max<int64_t>(0, kept_ - before);
-    if (complete >= first_boundary_) fold(state, entry, keep_partials);
+    const bool folds_later = !keep_partials && windows.in_turn();  // in forward_all()
+    if (complete >= first_boundary_) prepare_folds(state, entry, !folds_later);
+    if (!folds_later && folds_ > 0) fold(keep_partials);
   }
 
-  void forward_stretch(const Stretch& s) const {
-    if (s.queries() == 0) return;
-    forward(own_window_part(call_, s), s.out, s.logsumexp);
-    if (chunks_ > 0) {
-      for (int64_t member = 0; member < call_.group; ++member) {
-        forward(summary_part(s, member), heads_of(s.out, member), heads_of(s.logsumexp, member), Start::resume);
-      }
+  // The outputs, and the folded past after the last window: heads go through the sequence together, about 128 tokens at a time.
+  void forward_all() const {
+    if (!windows_.in_turn()) {
+      for (const Stretch& s : windows_.stretches()) forward_stretch(s);
+      return;
     }
-    const int64_t from = first_read(s);
-    if (from >= windows_.windows_of(s)) return;
-    const Array<3> norms = windows_.query_norms(s, -log_features());
-    for (int64_t member = 0; member < call_.group; ++member) {
-      forward_in_slabs(folded_part(s, from, norms, member), windows_.windows_from(heads_of(s.out, member), from),
-                       windows_.windows_from(heads_of(s.logsumexp, member), from), Start::resume);
+    std::vector<Array<3>> norms;
+    for (const Stretch& s : windows_.stretches()) {
+      const bool reads = first_read(s) < windows_.windows_of(s);
+      norms.push_back(reads ? windows_.query_norms(s, -log_features()) : Array<3>());
     }
+    for_head_ranges(call_, [&](int64_t begin, int64_t end) { run_heads(begin, end, norms); });
   }
 
   void save(WindowState& state, int64_t entry) const {
@@ -97,13 +102,15 @@ class EvaSequence {
     const int64_t seen = (windows_.before() + windows_.complete()) * per_;  // chunks since the first token
     for (int64_t c = std::max(lead_, chunks_ - ring); c < chunks_; ++c) {
       const int64_t slot = (seen - chunks_ + c) % ring;
-      std::copy_n(keys_.data() + c * G * D, G * D, state.part(WindowPart::summary_keys, entry).data() + slot * G * D);
-      std::copy_n(values_.data() + c * H * V, H * V, state.part(WindowPart::summary_values, entry).data() + slot * H * V);
+      of_keys(D).save(keys_.data() + c * G * D, 1, state, WindowPart::summary_keys, entry, slot);
+      of_queries(V).save(values_.data() + c * H * V, 1, state, WindowPart::summary_values, entry, slot);
       state.part(WindowPart::summary_weights, entry)[static_cast<size_t>(slot)] = log_counts_.data()[c];
     }
     if (folds_ == 0) return;
-    std::ranges::copy_n(weights_.entry(folds_), weights_.view().stride(0), state.part(WindowPart::folded_weights, entry).data());
-    std::ranges::copy_n(folded_.entry(folds_), folded_.view().stride(0), state.part(WindowPart::folded_values, entry).data());
+    of_keys(1).save(weights_.entry(weights_.view().extent(0) - 1), options_.features, state, WindowPart::folded_weights, entry,
+                    0);
+    of_queries(V).save(folded_.entry(folded_.view().extent(0) - 1), options_.features, state, WindowPart::folded_values, entry,
+                       0);
   }
 
   // All gradients of the sequence.
@@ -133,6 +140,8 @@ class EvaSequence {
   }
 
  private:
+  HeadRows of_queries(int64_t width) const { return {call_, HeadsOf::queries, width}; }
+  HeadRows of_keys(int64_t width) const { return {call_, HeadsOf::keys, width}; }
   template <class AnyView>
   AnyView heads_of(const AnyView& view, int64_t member) const {
     return member_of(view, member, call_.group);
@@ -147,9 +156,26 @@ class EvaSequence {
     const int64_t G = call_.groups, D = call_.dim, H = call_.heads, V = call_.value_dim;
     for (int64_t c = 0; c < lead_; ++c) {
       const int64_t slot = (windows_.before() * per_ - lead_ + c) % options_.summaries;
-      std::copy_n(state.part(WindowPart::summary_keys, entry).data() + slot * G * D, G * D, keys_.data() + c * G * D);
-      std::copy_n(state.part(WindowPart::summary_values, entry).data() + slot * H * V, H * V, values_.data() + c * H * V);
+      of_keys(D).load(state, WindowPart::summary_keys, entry, slot, 1, keys_.data() + c * G * D);
+      of_queries(V).load(state, WindowPart::summary_values, entry, slot, 1, values_.data() + c * H * V);
       log_counts_.data()[c] = state.part(WindowPart::summary_weights, entry)[static_cast<size_t>(slot)];
+    }
+  }
+
+  void forward_stretch(const Stretch& s) const {
+    if (s.queries() == 0) return;
+    forward(own_window_part(call_, s), s.out, s.logsumexp);
+    if (chunks_ > 0) {
+      for (int64_t member = 0; member < call_.group; ++member) {
+        forward(summary_part(s, member), heads_of(s.out, member), heads_of(s.logsumexp, member), Start::resume);
+      }
+    }
+    const int64_t from = first_read(s);
+    if (from >= windows_.windows_of(s)) return;
+    const Array<3> norms = windows_.query_norms(s, -log_features());
+    for (int64_t member = 0; member < call_.group; ++member) {
+      forward_in_slabs(folded_part(s, from, norms, member), windows_.windows_from(heads_of(s.out, member), from),
+                       windows_.windows_from(heads_of(s.logsumexp, member), from), Start::resume);
     }
   }
 
@@ -211,18 +237,19 @@ class EvaSequence {
     add_half_norms_backward(s.k, call_.scale, dnorms.view(), windows_.complete_tokens(s), s.dk, workers);
   }
 
-  // Windows leave the summaries in order, each `kept` windows after it was complete: fold n is that of chunks n per.. .
-  void fold(const WindowState* state, int64_t entry, bool keep_partials) {
+  // Windows leave the summaries in order, each `kept` windows after it was complete: fold n is that of chunks n per.. . The
+  // backward pass has room for the state at every boundary, the forward pass for the first and the last one.
+  void prepare_folds(const WindowState* state, int64_t entry, bool every_boundary) {
     const int64_t R = options_.features, G = call_.groups, H = call_.heads, V = call_.value_dim;
     folds_ = windows_.complete() - first_boundary_;
-    weights_ = Array<3>({folds_ + 1, R, G});
-    folded_ = Array<4>({folds_ + 1, R, H, V});
+    weights_ = Array<3>({every_boundary ? folds_ + 1 : 2, R, G});  // heads that share weights read the first ones, and then write
+    folded_ = Array<4>({every_boundary ? folds_ + 1 : 1, R, H, V});
     if (state == nullptr) {
       std::fill_n(weights_.data(), R * G, kNone);
       std::fill_n(folded_.data(), R * H * V, 0.0F);
     } else {
-      std::ranges::copy(state->part(WindowPart::folded_weights, entry), weights_.data());
-      std::ranges::copy(state->part(WindowPart::folded_values, entry), folded_.data());
+      of_keys(1).load(*state, WindowPart::folded_weights, entry, 0, R, weights_.data());
+      of_queries(V).load(*state, WindowPart::folded_values, entry, 0, R, folded_.data());
     }
     if (folds_ == 0) return;
     fold_bias_ = Array<3>({1, chunks_, G});
@@ -230,16 +257,126 @@ class EvaSequence {
     for (int64_t c = 0; c < chunks_; ++c) {
       for (int64_t g = 0; g < G; ++g) fold_bias_.data()[c * G + g] += log_counts_.data()[c];
     }
+  }
+
+  void fold(bool keep_partials) {
     SampleStates partials{entries_from(weights_.view(), 1), entries_from(folded_.view(), 1)};
     if (keep_partials) {
-      partial_weights_ = Array<3>({folds_, R, G});
-      partial_values_ = Array<4>({folds_, R, H, V});
+      partial_weights_ = Array<3>({folds_, options_.features, call_.groups});
+      partial_values_ = Array<4>({folds_, options_.features, call_.heads, call_.value_dim});
       partials = {partial_weights_.view(), partial_values_.view()};
     }
     for (int64_t member = 0; member < call_.group; ++member) {
       forward_in_slabs(fold_part(member), heads_of(partials.values, member), partials.log_weights);
     }
     merge_windows(partials, log_decay(), {weights_.view(), folded_.view()}, call_.workers());
+  }
+
+  // One query head on its way through the windows.
+  struct RunningHead {
+    int64_t head;
+    PackedKeys summaries;
+    RunningSamples folded;
+    int64_t folds = 0;  // made so far
+  };
+
+  void run_heads(int64_t begin, int64_t end, const std::vector<Array<3>>& norms) const {
+    const int64_t G = call_.groups, H = call_.heads, V = call_.value_dim;
+    const size_t dim = static_cast<size_t>(call_.dim), value_dim = static_cast<size_t>(V),
+                 count = static_cast<size_t>(end - begin);
+    const bool has_folded = folds_ > 0 || (options_.summaries > 0 && windows_.before() > kept_);
+    const size_t features = has_folded ? static_cast<size_t>(options_.features) : 0;
+    const RunningSamples::Shape shape{features, dim, value_dim};
+    const size_t rows = round_up(static_cast<size_t>(chunks_), kKeyBlock);
+    const size_t of_folded = RunningSamples::floats(shape);
+    const size_t of_head = round_up(of_folded + rows * (dim + round_up(value_dim, 16) + 1), 16);
+    const Scratch memory(1, count * of_head), scratch(1, RunningSamples::scratch_floats(shape));
+    std::vector<RunningHead> heads;
+    for (int64_t h = begin; h < end; ++h) {
+      const int64_t g = h / call_.group;
+      float* own = memory.of(0) + static_cast<size_t>(h - begin) * of_head;
+      heads.push_back({h, packed_summaries(h, own + of_folded, scratch.of(0)),
+                       RunningSamples(shape, rows_of<Rows>(features_, 0, 0, g), own, scratch.of(0))});
+      for (int64_t r = 0; r < static_cast<int64_t>(features); ++r) {
+        heads.back().folded.log_weights()[r] = weights_.data()[r * G + g];
+        std::copy_n(folded_.data() + (r * H + h) * V, V, heads.back().folded.values() + r * V);
+      }
+    }
+    const int64_t turn = windows_per_turn(call_);
+    for (size_t n = 0; n < windows_.stretches().size(); ++n) {
+      const Stretch& s = windows_.stretches()[n];
+      for (int64_t j = 0; j < windows_.windows_of(s); j += turn) {
+        const int64_t end_of_turn = std::min(j + turn, windows_.windows_of(s));
+        for (RunningHead& head : heads) run_turn(s, j, end_of_turn, norms[n], head, scratch.of(0));
+      }
+    }
+    if (folds_ == 0) return;
+    for (RunningHead& head : heads) {
+      fold_until(folds_, head, scratch.of(0));
+      for (int64_t r = 0; r < options_.features; ++r) {
+        if (head.head % call_.group == 0) weights_.entry(1)[r * G + head.head / call_.group] = head.folded.log_weights()[r];
+        std::copy_n(head.folded.values() + r * V, V, folded_.data() + (r * H + head.head) * V);
+      }
+    }
+  }
+
+  PackedKeys packed_summaries(int64_t h, float* memory, float* scratch) const {
+    PackedKeys keys{.count = static_cast<size_t>(chunks_),
+                    .dim = static_cast<size_t>(call_.dim),
+                    .value_dim = static_cast<size_t>(call_.value_dim),
+                    .k = memory};
+    keys.v = keys.k + keys.blocks() * kKeyBlock * keys.dim;
+    keys.bias = keys.v + keys.blocks() * kKeyBlock * keys.value_columns();
+    const KeySource source{rows_of<Rows>(keys_.view(), 0, 0, h / call_.group),
+                           rows_of<Rows>(values_.view(), 0, 0, h),
+                           {.bias = {log_counts_.data(), DType::f32, 1, 1}}};
+    for (size_t block = 0; block < keys.blocks(); ++block) pack_keys({.keys = keys, .block = block, .source = source}, scratch);
+    return keys;
+  }
+
+  // Windows [begin, end) of a stretch for one head.
+  void run_turn(const Stretch& s, int64_t begin, int64_t end, const Array<3>& norms, RunningHead& head, float* scratch) const {
+    const int64_t W = call_.window, h = head.head;
+    const int64_t first_query = std::max(begin * W, s.first), end_query = std::min(end * W, s.tokens);
+    if (end_query <= first_query) return;
+    const size_t first = static_cast<size_t>(first_query - s.first), last = static_cast<size_t>(end_query - s.first);
+    own_window_turn(call_, s, h, first, last, scratch);
+    ForwardTask task{.keys = head.summaries,
+                     .masked = true,
+                     .visible = seen_summaries(s),
+                     .first = first,
+                     .scale = call_.root,
+                     .q = rows_of<Rows>(s.q, 0, s.first, h),
+                     .out = rows_of<MutRows>(s.out, 0, s.first, h),
+                     .logsumexp = column_of<MutRows>(s.logsumexp, 0, s.first, h),
+                     .resume = true};
+    for (; chunks_ > 0 && task.first < last; task.first += task.count) {
+      task.count = std::min(kQueryBlock, last - task.first);
+      softmax_forward(task, scratch);
+    }
+    for (int64_t j = std::max(begin, first_read(s)); j < end; ++j) {
+      const int64_t at = std::max(j * W, s.first), count = std::min((j + 1) * W, s.tokens) - at;
+      if (count <= 0) continue;
+      fold_until(s.window + j - first_boundary_, head, scratch);
+      head.folded.read({.scale = call_.root,
+                        .q = rows_of<Rows>(s.q, 0, at, h),
+                        .query_bias = column_of<Rows>(norms.view(), 0, at, h),
+                        .out = rows_of<MutRows>(s.out, 0, at, h),
+                        .logsumexp = column_of<MutRows>(s.logsumexp, 0, at, h)},
+                       static_cast<size_t>(count), static_cast<size_t>(options_.features), scratch);
+    }
+  }
+
+  void fold_until(int64_t folds, RunningHead& head, float* scratch) const {
+    const int64_t h = head.head, g = h / call_.group;
+    for (; head.folds < folds; ++head.folds) {
+      const int64_t chunk = head.folds * per_;
+      const KeySource keys{rows_of<Rows>(keys_.view(), 0, chunk, g),
+                           rows_of<Rows>(values_.view(), 0, chunk, h),
+                           {.bias = column_of<Rows>(fold_bias_.view(), 0, chunk, g)}};
+      head.folded.add(keys, static_cast<size_t>(per_), static_cast<size_t>(options_.features), 1.0F, log_decay(), nullptr,
+                      scratch);
+    }
   }
 
   // Samples over the summaries of each window that is folded.
@@ -255,16 +392,18 @@ class EvaSequence {
   }
 
   // Queries over the summaries before their window.
-  SoftmaxPart summary_part(const Stretch& s, int64_t member) const {
+  Visibility seen_summaries(const Stretch& s) const {
     const int64_t max = options_.summaries == 0 ? INT64_MAX / 2 : options_.summaries;
+    return Visibility::earlier(static_cast<size_t>(s.queries()), static_cast<size_t>(chunks_), call_.window, per_, first_chunk(s),
+                               s.first, max);
+  }
+  SoftmaxPart summary_part(const Stretch& s, int64_t member) const {
     return {.q = heads_of(s.q, member),
             .k = keys_.view(),
             .v = heads_of(values_.view(), member),
             .scale = call_.root,
             .key_bias = View3(log_counts_.data(), {1, chunks_, call_.groups}, {0, 1, 0}),
-            .sequences = {{0, s.first, 0,
-                           Visibility::earlier(static_cast<size_t>(s.queries()), static_cast<size_t>(chunks_), call_.window, per_,
-                                               first_chunk(s), s.first, max)}},
+            .sequences = {{0, s.first, 0, seen_summaries(s)}},
             .workers = call_.workers()};
   }
 
@@ -405,8 +544,8 @@ void step(const char* function, View3 q, View3 k, View3 v, const std::vector<Ste
   };
   windowed_step(call, entries, with_time(out), call.group, others, [&](const StepEntry& entry) {
     const SequenceWindows windows(call, *entry.state, entry.b);
-    EvaSequence(call, options, features.of_entry(entry.state, entry.b, false), windows, entry.state, entry.b, false)
-        .save(*entry.state, entry.b);
+    const EvaSequence eva(call, options, features.of_entry(entry.state, entry.b, false), windows, entry.state, entry.b, false);
+    eva.save(*entry.state, entry.b);
   });
 }
 
@@ -422,7 +561,7 @@ void attend(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const C
   run_windows(call, state, out, record, [&](const SequenceWindows& windows, int64_t entry) {
     const float* rows = features.of_entry(state, entry, folds(options, windows));
     const EvaSequence eva(call, options, rows, windows, state, entry, false);
-    for (const Stretch& stretch : windows.stretches()) eva.forward_stretch(stretch);
+    eva.forward_all();
     if (state == nullptr || windows.stretches().empty()) return;
     if (state->tokens(entry) == 0) features.give_to(*state, entry);
     eva.save(*state, entry);
@@ -453,7 +592,9 @@ void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, 
   run_windows_backward(call, initial, outputs.view(), record, dout, gradients,
                        [&](const SequenceWindows& windows, int64_t entry) {
                          const float* rows = features.of_entry(initial, entry, folds(options, windows));
-                         EvaSequence(call, options, rows, windows, initial, entry, true).backward_all();
+                         for_heads(call, windows, [&](const WindowedCall& of_heads, const SequenceWindows& theirs) {
+                           EvaSequence(of_heads, options, rows, theirs, initial, entry, true).backward_all();
+                         });
                        });
 }
 

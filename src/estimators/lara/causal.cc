@@ -6,8 +6,10 @@
 //   samples      each over the keys of each window: log z_s, f_s; merged window by window (streaming: log z_s - b_s of then)
 //   part 2       queries over the samples of windows before theirs, with the weights and values of that boundary
 //
-// Besides O(T) numbers, a call keeps O(T / window S V) of samples at boundaries per head, for one sequence at a time. The
-// backward pass, which computes them again (its record is only logsumexp), keeps O(T / window S (D + V)).
+// A forward pass of several heads goes through the windows with all of them in turn and keeps the samples of one boundary. That
+// of a single head, whose windows are divided between threads, keeps O(T / window S V) of samples at boundaries besides O(T)
+// numbers. The backward pass, which computes them again (its record is only logsumexp), keeps O(T / window S (D + V)) per head,
+// for one sequence at a time.
 #include <cmath>
 #include <optional>
 
@@ -15,6 +17,7 @@
 #include "core/trace.h"
 #include "core/window_layout.h"
 #include "estimators/shared/drawn_rows.h"
+#include "estimators/shared/running_samples.h"
 #include "estimators/shared/sample_states.h"
 #include "estimators/shared/windows.h"
 #include "raffia/lara.h"
@@ -71,13 +74,14 @@ DrawnRows noise_of(const WindowedCall& call, const CausalLaraOptions& options) {
 // The samples of one sequence, those of the state first.
 class LaraSequence {
  public:
-  // `noise`: e_s [S, G, D], read where windows propose. `keep_partials`: for the backward pass.
+  // `noise`: e_s [S, G, D] for all heads of the whole call, read where windows propose. `keep_partials`: for the backward pass.
   LaraSequence(const WindowedCall& call, const CausalLaraOptions& options, const float* noise, const SequenceWindows& windows,
                const WindowState* state, int64_t entry, bool keep_partials)
       : call_(call),
         options_(options),
         windows_(windows),
         keep_partials_(keep_partials),
+        runs_(options.streaming && !keep_partials && windows.in_turn()),
         per_(samples_of_window(options)),
         max_(proposing_windows(options)),
         old_windows_(std::min(windows.before(), max_)),
@@ -91,7 +95,27 @@ class LaraSequence {
     if (old_windows_ > 0) load(*state, entry);
     if (new_windows_ > 0) propose(noise);
     mix(state, entry);
-    read_keys(state, entry);
+    if (runs_) {
+      weights_ = Array<3>({1, samples_, call.heads}, kNone);
+      values_ = Array<4>({1, samples_, call.heads, call.value_dim}, 0.0F);
+      load_samples(state, entry);
+    } else {
+      read_keys(state, entry);
+    }
+  }
+
+  // The outputs, and the samples after the last window.
+  void forward_all() const {
+    if (!runs_ || samples_ == 0) {
+      for (const Stretch& s : windows_.stretches()) forward_stretch(s);
+      return;
+    }
+    std::vector<Array<3>> key_norms, query_norms;
+    for (const Stretch& s : windows_.stretches()) {
+      key_norms.push_back(windows_.key_norms(s));
+      query_norms.push_back(windows_.query_norms(s, 0.0F));
+    }
+    for_head_ranges(call_, [&](int64_t begin, int64_t end) { run_heads(begin, end, key_norms, query_norms); });
   }
 
   void forward_stretch(const Stretch& s) const {
@@ -106,17 +130,19 @@ class LaraSequence {
 
   void save(WindowState& state, int64_t entry) const {
     if (samples_ == 0) return;
-    const auto put = [&](WindowPart part, const float* from, int64_t count) {
-      std::copy_n(from, count, state.part(part, entry).data());
+    const auto put = [&](WindowPart part, const float* from, int64_t rows, int64_t width) {
+      rows_of_heads(width).save(from, rows, state, part, entry, 0);
     };
-    put(WindowPart::summary_keys, w_.data(), w_.size());
-    put(WindowPart::means, means_.data(), means_.size());
-    put(WindowPart::summary_weights, weights_.entry(windows_.complete()), weights_.view().stride(0));
-    put(WindowPart::summary_values, values_.entry(windows_.complete()), values_.view().stride(0));
-    put(WindowPart::mixtures, mixtures_.entry(new_windows_), mixtures_.view().stride(0));
+    put(WindowPart::summary_keys, w_.data(), samples_, call_.dim);
+    put(WindowPart::means, means_.data(), proposals_, call_.dim);
+    const int64_t last = weights_.view().extent(0) - 1;
+    put(WindowPart::summary_weights, weights_.entry(last), samples_, 1);
+    put(WindowPart::summary_values, values_.entry(last), samples_, call_.value_dim);
+    put(WindowPart::mixtures, mixtures_.entry(new_windows_), samples_, 1);
     // Samples of chunks without tokens are in no mixture, which marks them in the state.
+    const std::vector<float> none(static_cast<size_t>(call_.heads), kNone);
     for (int64_t s = 0; s < samples_; ++s) {
-      if (!is_alive(s)) std::fill_n(state.part(WindowPart::mixtures, entry).data() + s * call_.heads, call_.heads, kNone);
+      if (!is_alive(s)) rows_of_heads(1).save(none.data(), 1, state, WindowPart::mixtures, entry, s);
     }
   }
 
@@ -147,6 +173,7 @@ class LaraSequence {
   }
 
  private:
+  HeadRows rows_of_heads(int64_t width) const { return {call_, HeadsOf::queries, width}; }
   bool is_alive(int64_t s) const { return alive_[static_cast<size_t>(s / options_.samples_per_proposal)] != 0; }
   // The mixture of the proposals of windows before window `j`.
   int64_t mixture_before(int64_t j) const { return std::min(j, new_windows_); }
@@ -163,12 +190,13 @@ class LaraSequence {
   }
 
   void load(const WindowState& state, int64_t entry) {
-    const int64_t H = call_.heads, old_samples = old_windows_ * per_, old_proposals = old_windows_ * call_.chunks();
-    std::copy_n(state.part(WindowPart::summary_keys, entry).data(), old_samples * H * call_.dim, w_.data());
-    std::copy_n(state.part(WindowPart::means, entry).data(), old_proposals * H * call_.dim, means_.data());
+    const int64_t old_samples = old_windows_ * per_, old_proposals = old_windows_ * call_.chunks();
+    rows_of_heads(call_.dim).load(state, WindowPart::summary_keys, entry, 0, old_samples, w_.data());
+    rows_of_heads(call_.dim).load(state, WindowPart::means, entry, 0, old_proposals, means_.data());
+    std::vector<float> mixture(static_cast<size_t>(call_.heads));
     for (int64_t c = 0; c < old_proposals; ++c) {
-      alive_[static_cast<size_t>(c)] =
-          state.part(WindowPart::mixtures, entry)[static_cast<size_t>(c * options_.samples_per_proposal * H)] != kNone;
+      rows_of_heads(1).load(state, WindowPart::mixtures, entry, c * options_.samples_per_proposal, 1, mixture.data());
+      alive_[static_cast<size_t>(c)] = mixture[0] != kNone;
     }
   }
 
@@ -191,7 +219,7 @@ class LaraSequence {
     for (int64_t s = old_windows_ * per_; s < samples_; ++s) {
       for (int64_t h = 0; h < H; ++h) {
         float* w = w_.data() + (s * H + h) * D;
-        std::copy_n(noise + (s * G + h / call_.group) * D, D, w);
+        std::copy_n(noise + (s * call_.all_groups + call_.first_group + h / call_.group) * D, D, w);
         add(means_.data() + (s / options_.samples_per_proposal * H + h) * D, w, D);
       }
     }
@@ -244,7 +272,7 @@ class LaraSequence {
     const int64_t H = call_.heads;
     mixtures_ = Array<3>({new_windows_ + 1, samples_, H}, kNone);
     if (old_windows_ > 0) {
-      std::copy_n(state->part(WindowPart::mixtures, entry).data(), old_windows_ * per_ * H, mixtures_.data());
+      rows_of_heads(1).load(*state, WindowPart::mixtures, entry, 0, old_windows_ * per_, mixtures_.data());
     }
     if (new_windows_ == 0) return;
     mean_bias_ = Array<3>({1, proposals_, H});
@@ -311,16 +339,99 @@ class LaraSequence {
     return part;
   }
 
+  // Weights and values of the state at the first boundary.
+  void load_samples(const WindowState* state, int64_t entry) const {
+    const int64_t old_samples = old_windows_ * per_;
+    if (old_samples == 0) return;
+    rows_of_heads(1).load(*state, WindowPart::summary_weights, entry, 0, old_samples, weights_.data());
+    rows_of_heads(call_.value_dim).load(*state, WindowPart::summary_values, entry, 0, old_samples, values_.data());
+  }
+
+  // One query head on its way through the windows.
+  struct RunningHead {
+    int64_t head;
+    RunningSamples samples;
+    float* mixture;           // [S]: b_s, +inf where a sample takes no part
+    int64_t mixture_at = -1;  // the boundary that it is of
+  };
+
+  void run_heads(int64_t begin, int64_t end, const std::vector<Array<3>>& key_norms,
+                 const std::vector<Array<3>>& query_norms) const {
+    const int64_t S = samples_, H = call_.heads, V = call_.value_dim;
+    const RunningSamples::Shape shape{static_cast<size_t>(S), static_cast<size_t>(call_.dim), static_cast<size_t>(V)};
+    const size_t floats = RunningSamples::floats(shape), of_head = floats + round_up(static_cast<size_t>(S), 16);
+    const Scratch memory(1, static_cast<size_t>(end - begin) * of_head), scratch(1, RunningSamples::scratch_floats(shape));
+    std::vector<RunningHead> heads;
+    for (int64_t h = begin; h < end; ++h) {
+      float* own = memory.of(0) + static_cast<size_t>(h - begin) * of_head;
+      const RunningSamples samples(shape, rows_of<Rows>(w_.view(), 0, 0, h), own, scratch.of(0));
+      for (int64_t s = 0; s < S; ++s) {
+        samples.log_weights()[s] = weights_.data()[s * H + h];
+        std::copy_n(values_.data() + (s * H + h) * V, V, samples.values() + s * V);
+      }
+      heads.push_back({h, samples, own + floats});
+    }
+    const int64_t turn = windows_per_turn(call_);
+    for (size_t n = 0; n < windows_.stretches().size(); ++n) {
+      const Stretch& s = windows_.stretches()[n];
+      for (int64_t j = 0; j < windows_.windows_of(s); j += turn) {
+        for (RunningHead& head : heads) {
+          run_turn(s, j, std::min(j + turn, windows_.windows_of(s)), key_norms[n], query_norms[n], head, scratch.of(0));
+        }
+      }
+    }
+    for (const RunningHead& head : heads) {
+      for (int64_t s = 0; s < S; ++s) {
+        weights_.data()[s * H + head.head] = head.samples.log_weights()[s];
+        std::copy_n(head.samples.values() + s * V, V, values_.data() + (s * H + head.head) * V);
+      }
+    }
+  }
+
+  // Windows [begin, end) of a stretch for one head: their queries, then their keys.
+  void run_turn(const Stretch& s, int64_t begin, int64_t end, const Array<3>& key_norms, const Array<3>& query_norms,
+                RunningHead& head, float* scratch) const {
+    const int64_t W = call_.window, h = head.head, g = h / call_.group;
+    const int64_t first_query = std::max(begin * W, s.first), end_query = std::min(end * W, s.tokens);
+    if (end_query > first_query) {
+      own_window_turn(call_, s, h, static_cast<size_t>(first_query - s.first), static_cast<size_t>(end_query - s.first), scratch);
+    }
+    for (int64_t j = begin; j < end; ++j) {
+      const int64_t first = std::max(j * W, s.first), count = std::min((j + 1) * W, s.tokens) - first;
+      const int64_t present = samples_before(s.window + j);
+      if (present > 0 && count > 0) {
+        head.samples.read({.scale = call_.root,
+                           .q = rows_of<Rows>(s.q, 0, first, h),
+                           .query_bias = column_of<Rows>(query_norms.view(), 0, first, h),
+                           .out = rows_of<MutRows>(s.out, 0, first, h),
+                           .logsumexp = column_of<MutRows>(s.logsumexp, 0, first, h)},
+                          static_cast<size_t>(count), static_cast<size_t>(present), scratch);
+      }
+      if (j >= windows_.complete_of(s)) continue;
+      set_mixture(mixture_before(s.window + j + 1), head);
+      const KeySource keys{rows_of<Rows>(s.k, 0, j * W, g), rows_of<Rows>(s.v, 0, j * W, g),
+                           mask_of(s.valid, key_norms.view(), 0, j * W, g)};
+      head.samples.add(keys, static_cast<size_t>(W), static_cast<size_t>(samples_before(s.window + j + 1)), call_.root, 0.0F,
+                       head.mixture, scratch);
+    }
+  }
+
+  void set_mixture(int64_t boundary, RunningHead& head) const {
+    if (head.mixture_at == boundary) return;
+    head.mixture_at = boundary;
+    const float* b = mixtures_.entry(boundary);
+    for (int64_t s = 0; s < samples_; ++s) {
+      const float of_sample = b[s * call_.heads + head.head];
+      head.mixture[s] = of_sample != kNone && is_alive(s) ? of_sample : -kNone;
+    }
+  }
+
   void read_keys(const WindowState* state, int64_t entry) {
     const int64_t S = samples_, H = call_.heads, V = call_.value_dim, complete = windows_.complete();
     weights_ = Array<3>({complete + 1, S, H}, kNone);
     values_ = Array<4>({complete + 1, S, H, V});
     std::fill_n(values_.data(), S * H * V, 0.0F);
-    const int64_t old_samples = old_windows_ * per_;
-    if (old_samples > 0) {
-      std::copy_n(state->part(WindowPart::summary_weights, entry).data(), old_samples * H, weights_.data());
-      std::copy_n(state->part(WindowPart::summary_values, entry).data(), old_samples * H * V, values_.data());
-    }
+    load_samples(state, entry);
     SampleStates partials = {entries_from(weights_.view(), 1), entries_from(values_.view(), 1)};
     if (keep_partials_) {
       partial_weights_ = Array<3>({complete, S, H}, kNone);
@@ -436,6 +547,7 @@ class LaraSequence {
   const CausalLaraOptions& options_;
   const SequenceWindows& windows_;
   bool keep_partials_;
+  bool runs_;                          // forward pass: samples are read and extended in turn, and only the last state is kept
   int64_t per_;                        // samples of a window
   int64_t max_;                        // windows that propose
   int64_t old_windows_, new_windows_;  // that did so before this call, and in it
@@ -505,9 +617,10 @@ void attend(View4 q, View4 k, View4 v, WindowState* state, MutView4 out, const C
                                      : noise_of(call, options, proposing_windows(options) * samples_of_window(options));
   run_windows(call, state, out, record, [&](const SequenceWindows& windows, int64_t entry) {
     const float* rows = noise.of_entry(state, entry, windows.complete() > 0);
+    const bool saves = state != nullptr && !windows.stretches().empty();
     const LaraSequence lara(call, options, rows, windows, state, entry, false);
-    for (const Stretch& stretch : windows.stretches()) lara.forward_stretch(stretch);
-    if (state == nullptr || windows.stretches().empty()) return;
+    lara.forward_all();
+    if (!saves) return;
     if (state->tokens(entry) == 0) noise.give_to(*state, entry);
     lara.save(*state, entry);
   });
@@ -537,7 +650,9 @@ void backward(View4 q, View4 k, View4 v, const WindowState* initial, View4 out, 
   run_windows_backward(call, initial, outputs.view(), record, dout, gradients,
                        [&](const SequenceWindows& windows, int64_t entry) {
                          const float* rows = noise.of_entry(initial, entry, windows.complete() > 0);
-                         LaraSequence(call, options, rows, windows, initial, entry, true).backward_all();
+                         for_heads(call, windows, [&](const WindowedCall& of_heads, const SequenceWindows& theirs) {
+                           LaraSequence(of_heads, options, rows, theirs, initial, entry, true).backward_all();
+                         });
                        });
 }
 

@@ -58,11 +58,11 @@ class RaModule : public EstimatorModule {
  private:
   // The draws of a query depend on its position in the sequence.
   static CachedAttention cached(const Estimator& estimator) {
-    return {.attend =
-                [&estimator](View4 q, View4 k, View4 v, MutView4 out, const AttendOptions& options) {
-                  ra_attention(q, k, v, out, scaled(ra_options(estimator, true), options));
-                },
-            .counts_from_first_key = true};
+    return {.attend = [&estimator](View4 q, View4 k, View4 v, MutView4 out, const AttendOptions& options) {
+      RaOptions op = scaled(ra_options(estimator, true), options);
+      op.first_query = k.extent(1) - q.extent(1);
+      ra_attention(q, k, v, out, op);
+    }};
   }
 };
 

@@ -11,6 +11,7 @@
 #include "estimators/shared/chunk_means.h"
 #include "estimators/shared/qkv.h"
 #include "estimators/shared/softmax_part.h"
+#include "kernels/noise.h"
 
 namespace raffia {
 
@@ -21,14 +22,17 @@ struct RaPlan {
   RaPlan(const char* function, View4 q, View4 k, View4 v, const RaOptions& given)
       : problem(function, q, k, v, given.layout, given.scale, given.run), workers(given.run), options(given) {
     require(options.draws >= 1, "{}: draws is {}, expected at least 1", function, options.draws);
+    require(options.first_query >= 0 && options.first_query < kBlocks, "{}: first_query is {}, expected 0 to {}", function,
+            options.first_query, kBlocks - 1);
     int64_t longest = 0;
     for (const Sequence& s : problem.sequences) {
       longest = std::max(longest, s.queries);
       keys.push_back({s.batch, s.first_key, s.keys, problem.key_mask(s)});
     }
-    const std::optional<int64_t> blocks = checked_product({longest, options.draws, 1 + (problem.dim + 1) / 2});
+    const int64_t queries = longest == 0 ? 0 : options.first_query + longest;  // counted from the beginning of the stream
+    const std::optional<int64_t> blocks = checked_product({queries, options.draws, 1 + (problem.dim + 1) / 2});
     require(blocks.has_value() && *blocks <= kBlocks, "{}: draws is {} for {} queries, expected at most {} (one random stream)",
-            function, options.draws, longest, kBlocks / std::max<int64_t>(longest * (1 + (problem.dim + 1) / 2), 1));
+            function, options.draws, queries, kBlocks / std::max<int64_t>(queries * (1 + (problem.dim + 1) / 2), 1));
   }
 
   SoftmaxPart part(View4 q, View4 k, View4 v, float scale, View3 key_bias) const {
@@ -49,6 +53,7 @@ struct RaPlan {
     return part;
   }
 
+  int64_t position(int64_t i) const { return options.first_query + i; }  // of query i of a sequence in the random streams
   StreamKey stream(int64_t h) const { return {options.seed, options.layer, static_cast<uint32_t>(h), options.draw}; }
   Extents<3> row_shape() const { return {problem.batch, problem.query_length, problem.heads}; }
   size_t rows() const { return static_cast<size_t>(problem.batch * problem.query_length * problem.heads); }
@@ -72,7 +77,7 @@ std::vector<int32_t> draw(const RaPlan& plan, View4 q, View4 k) {
   draw_keys(
       part, logsumexp, plan.options.draws,
       [&](int64_t i, int64_t h, int64_t t) {
-        return randomized_uniform(plan.stream(h), i, plan.options.draws, t, plan.problem.dim);
+        return randomized_uniform(plan.stream(h), plan.position(i), plan.options.draws, t, plan.problem.dim);
       },
       drawn);
   return drawn;
@@ -90,12 +95,11 @@ void for_queries(const RaPlan& plan, const Body& body) {
   for (const Sequence& s : plan.problem.sequences) {
     for (int64_t i = 0; i < s.queries; i += kStretch) stretches.push_back({&s, i, std::min(i + kStretch, s.queries)});
   }
-  plan.workers.run(stretches, Scratch(plan.workers.count(), static_cast<size_t>(plan.problem.dim)),
-                   [&](const Stretch& stretch, float* memory) {
-                     for (int64_t i = stretch.begin; i < stretch.end; ++i) {
-                       for (int64_t h = 0; h < plan.problem.heads; ++h) body(*stretch.s, i, h, memory);
-                     }
-                   });
+  plan.workers.run(stretches, Scratch(plan.workers.count(), 0), [&](const Stretch& stretch, float*) {
+    for (int64_t i = stretch.begin; i < stretch.end; ++i) {
+      for (int64_t h = 0; h < plan.problem.heads; ++h) body(*stretch.s, i, h);
+    }
+  });
 }
 
 int32_t drawn_key(const RaPlan& plan, const std::vector<int32_t>& drawn, const Sequence& s, int64_t i, int64_t h, int64_t t) {
@@ -103,32 +107,50 @@ int32_t drawn_key(const RaPlan& plan, const std::vector<int32_t>& drawn, const S
   return drawn[static_cast<size_t>(row * plan.options.draws + t)];
 }
 
+// body(columns) with the columns of one row: where they are adjacent floats, the compiler makes vector code of the body.
+template <class Body>
+void with_columns(const Rows& one, const Body& body) {
+  struct Columns {
+    const Rows& rows;
+    float operator[](size_t column) const { return rows.at(0, column); }
+  };
+  if (one.direct()) return body(one.direct_row(0));
+  body(Columns{one});
+}
+
 // w of draw t: [B, Tq, H, D] fp32.
 void sample(const RaPlan& plan, View4 q, View4 k, const std::vector<int32_t>& drawn, int64_t t, MutView4 w) {
   const size_t dim = static_cast<size_t>(plan.problem.dim);
   const int64_t group = plan.problem.heads / plan.problem.groups;
-  for_queries(plan, [&](const Sequence& s, int64_t i, int64_t h, float* noise) {
-    float* to = rows_of<MutRows>(w, s.batch, s.first_query + i, h).direct_row(0);
+  for_queries(plan, [&](const Sequence& s, int64_t i, int64_t h) {
+    float* to = row(w, s.batch, s.first_query + i, h);
     const int32_t m = drawn_key(plan, drawn, s, i, h, t);
     if (m < 0) {
       std::fill_n(to, dim, 0.0F);
       return;
     }
-    randomized_draw(plan.stream(h), i, plan.options.draws, t, std::span(noise, dim));
-    const Rows query = rows_of<Rows>(q, s.batch, s.first_query + i, h),
-               key = rows_of<Rows>(k, s.batch, s.first_key + m, h / group);
-    for (size_t e = 0; e < dim; ++e) to[e] = plan.problem.root * (query.at(0, e) + key.at(0, e)) + noise[e];
+    randomized_noise(plan.stream(h), plan.position(i), plan.options.draws, t, std::span(to, dim));
+    with_columns(rows_of<Rows>(q, s.batch, s.first_query + i, h), [&](const auto& query) {
+      with_columns(rows_of<Rows>(k, s.batch, s.first_key + m, h / group), [&](const auto& key) {
+        for (size_t e = 0; e < dim; ++e) to[e] = plan.problem.root * (query[e] + key[e]) + to[e];
+      });
+    });
   });
 }
 
 // to = (first ? 0 : to) + factor * from, over the tokens of all sequences.
 void accumulate(const RaPlan& plan, View4 from, float factor, bool first, MutView4 to) {
-  for_queries(plan, [&](const Sequence& s, int64_t i, int64_t h, float*) {
-    const Rows in = rows_of<Rows>(from, s.batch, s.first_query + i, h);
+  const size_t columns = static_cast<size_t>(from.extent(3));
+  for_queries(plan, [&](const Sequence& s, int64_t i, int64_t h) {
     const MutRows out = rows_of<MutRows>(to, s.batch, s.first_query + i, h);
-    for (size_t e = 0; e < static_cast<size_t>(from.extent(3)); ++e) {
-      out.set(0, e, (first ? 0.0F : out.readable().at(0, e)) + factor * in.at(0, e));
-    }
+    with_columns(rows_of<Rows>(from, s.batch, s.first_query + i, h), [&](const auto& in) {
+      if (out.direct()) {
+        float* sum = out.direct_row(0);
+        for (size_t e = 0; e < columns; ++e) sum[e] = (first ? 0.0F : sum[e]) + factor * in[e];
+      } else {
+        for (size_t e = 0; e < columns; ++e) out.set(0, e, (first ? 0.0F : out.readable().at(0, e)) + factor * in[e]);
+      }
+    });
   });
 }
 

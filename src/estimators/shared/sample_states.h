@@ -21,6 +21,9 @@ struct SampleStates {
   MutView4 values;       // [N, S, H, V]
 };
 
+// a . (b - c)
+float dot_of_difference(const float* a, const float* b, const float* c, int64_t count);
+
 // states [N + 1, ..]: entry 0 is given, and entry n + 1 is the merge of entry n, its log weights moved by `log_decay`, and
 // partial n. `partials` [N, ..] may be entries 1.. of the states.
 void merge_windows(const SampleStates& partials, float log_decay, const SampleStates& states, const Workers& workers);

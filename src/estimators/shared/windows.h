@@ -114,15 +114,34 @@ struct WindowedCall : Qkv {
   void check_step(const std::vector<StepEntry>& entries, MutView3 out, WindowStateShape expected) const;
   Workers workers() const { return Workers(run); }
   int64_t chunks() const { return window / chunk; }  // of a window
+  // The same call for one key head and its query heads, on one thread.
+  WindowedCall of_group(int64_t g) const;
 
   View4 q, k, v;
   int64_t length, group;
   int64_t window, chunk;
   RunOptions run;
-  bool padded;  // lengths are given
+  bool padded;                  // lengths are given
+  int64_t first_group = 0;      // the first key head of this call among those ..
+  int64_t all_groups = groups;  // .. of the whole call, whose heads a state holds
 
  private:
   void check() const;
+};
+
+// Heads of a call in a part of a state, which has rows [.., heads of the whole call, width].
+enum class HeadsOf : uint8_t { queries, keys };
+struct HeadRows {
+  HeadRows(const WindowedCall& call, HeadsOf heads, int64_t width)
+      : columns((heads == HeadsOf::queries ? call.heads : call.groups) * width),
+        begin(call.first_group * columns / call.groups),
+        stride(call.all_groups * columns / call.groups) {}
+
+  // `count` rows of the part from `row` on, to or from [count, columns].
+  void load(const WindowState& state, WindowPart part, int64_t entry, int64_t row, int64_t count, float* to) const;
+  void save(const float* from, int64_t count, WindowState& state, WindowPart part, int64_t entry, int64_t row) const;
+
+  int64_t columns, begin, stride;
 };
 
 // Maximum for tokens of a window, summaries, features and samples: more than useful, and small enough that sizes cannot overflow.
@@ -173,9 +192,17 @@ class SequenceWindows {
   // A window that is complete in the state but was not processed yet: it has no queries.
   SequenceWindows(const WindowedCall& call, const WindowState& state, int64_t entry);
 
+  // The heads of `whole` that `call` has, in the memory of `whole`.
+  SequenceWindows(const WindowedCall& call, const SequenceWindows& whole);
+
   int64_t before() const { return before_; }      // windows that were complete before the call
   int64_t complete() const { return complete_; }  // windows that it completes
   const std::vector<Stretch>& stretches() const { return stretches_; }
+  // Whether heads go through the windows in turn in a forward pass: a single head is divided between threads by windows instead,
+  // and the end of a window without queries has nothing to read.
+  bool in_turn() const {
+    return call_.heads > 1 && std::ranges::any_of(stretches_, [](const Stretch& s) { return s.queries() > 0; });
+  }
   // Windows of a stretch with tokens, and those that are complete.
   int64_t windows_of(const Stretch& s) const { return (s.tokens + call_.window - 1) / call_.window; }
   int64_t complete_of(const Stretch& s) const { return s.tokens / call_.window; }
@@ -212,6 +239,12 @@ using SequenceBody = std::function<void(const SequenceWindows& windows, int64_t 
 void run_windows(const WindowedCall& call, WindowState* state, MutView4 out, std::span<float> record, const SequenceBody& body);
 void run_windows_backward(const WindowedCall& call, const WindowState* initial, View4 out, std::span<const float> record,
                           View4 dout, const QkvGradients& gradients, const SequenceBody& body);
+
+// body(call, windows) for the heads of a sequence: for one key head after the other where they keep all threads busy and the
+// inputs of all of them fit in the last cache, so that what the body makes of a head stays there; otherwise once for all heads.
+// No head's results depend on which.
+void for_heads(const WindowedCall& call, const SequenceWindows& windows,
+               const std::function<void(const WindowedCall& call, const SequenceWindows& windows)>& body);
 
 // The exact keys in each query's own window: the first part of the softmax of every windowed op.
 SoftmaxPart own_window_part(const WindowedCall& call, const Stretch& stretch);

@@ -1,0 +1,59 @@
+// Samples over the past of one query head, read and extended window by window in the memory of one worker: nothing is kept for
+// each window, and what is read most stays in cache.
+#ifndef RAFFIA_ESTIMATORS_SHARED_RUNNING_SAMPLES_H_
+#define RAFFIA_ESTIMATORS_SHARED_RUNNING_SAMPLES_H_
+
+#include <cstddef>
+#include <functional>
+
+#include "estimators/shared/windows.h"
+#include "kernels/softmax.h"
+
+namespace raffia::internal {
+
+class RunningSamples {
+ public:
+  struct Shape {
+    size_t samples = 0, dim = 0, value_dim = 0;
+  };
+  // Floats that last as long as the samples, and of scratch, which all heads of a worker share.
+  static size_t floats(const Shape& shape);
+  static size_t scratch_floats(const Shape& shape);
+
+  // Samples w, rows [samples, dim]. Weights and values are the caller's to fill.
+  RunningSamples(const Shape& shape, const Rows& w, float* memory, float* scratch);
+
+  float* log_weights() const { return log_weights_; }  // [samples]
+  float* values() const { return values_; }            // [samples, value_dim]
+
+  // `queries`, whose outputs hold a softmax over other keys, read the first `present` samples too. Its keys and what it sees are
+  // set here.
+  void read(ForwardTask queries, size_t count, size_t present, float* scratch) const;
+
+  // The first `present` samples read `count` keys of a window: their softmax is merged into what they hold. `mixture` [samples]
+  // is subtracted from its logsumexp; null: nothing.
+  void add(const KeySource& keys, size_t count, size_t present, float scale, float log_decay, const float* mixture,
+           float* scratch) const;
+
+ private:
+  size_t blocks() const { return (shape_.samples + kKeyBlock - 1) / kKeyBlock; }
+
+  Shape shape_;
+  Rows w_;
+  float* packed_w_;
+  float* log_weights_;
+  float* values_;
+};
+
+// The exact part of the queries [begin, end) of a stretch, for one query head.
+void own_window_turn(const WindowedCall& call, const Stretch& stretch, int64_t head, size_t begin, size_t end, float* scratch);
+
+// body(first head, end of heads): the query heads of a call in as many ranges as there are workers.
+void for_head_ranges(const WindowedCall& call, const std::function<void(int64_t begin, int64_t end)>& body);
+
+// Windows that take turns with other heads: about 128 tokens, whose rows stay in cache.
+inline int64_t windows_per_turn(const WindowedCall& call) { return std::max<int64_t>(1, 128 / call.window); }
+
+}  // namespace raffia::internal
+
+#endif  // RAFFIA_ESTIMATORS_SHARED_RUNNING_SAMPLES_H_

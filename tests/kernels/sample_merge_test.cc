@@ -1,0 +1,78 @@
+// Merges of samples by vectors against the formula in double, on every ISA.
+#include "kernels/sample_merge.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "raffia/random.h"
+#include "support/arrays.h"
+
+namespace raffia::internal {
+namespace {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+struct Samples {
+  std::vector<float> weights, values;
+};
+
+// Weights around 30 where every third sample or so has none, by the remainder given.
+Samples draw(RandomStream& random, size_t count, size_t width, size_t none) {
+  Samples samples;
+  for (size_t s = 0; s < count; ++s) {
+    samples.weights.push_back(s % 3 == none ? kNone : 30.0F + 4.0F * static_cast<float>(random.next_normal()));
+    for (size_t i = 0; i < width; ++i) samples.values.push_back(static_cast<float>(random.next_normal()));
+  }
+  return samples;
+}
+
+void expect_merged(size_t count, size_t width, float decay, bool has_mixture) {
+  RandomStream random({.seed = count, .draw = static_cast<uint32_t>(width)});
+  Samples state = draw(random, count, width, 0);
+  const Samples before = state, added = draw(random, count, width, count % 2);  // both none, or one of them
+  std::vector<float> mixture(count);
+  for (size_t s = 0; s < count; ++s) mixture[s] = s % 5 == 4 ? -kNone : static_cast<float>(random.next_normal());
+  merge_samples({.count = count,
+                 .value_dim = width,
+                 .log_decay = decay,
+                 .log_weights = state.weights.data(),
+                 .values = state.values.data(),
+                 .added = added.weights.data(),
+                 .mixture = has_mixture ? mixture.data() : nullptr,
+                 .added_values = added.values.data()});
+  for (size_t s = 0; s < count; ++s) {
+    const double a = static_cast<double>(before.weights[s]) + static_cast<double>(decay);
+    const double b = static_cast<double>(added.weights[s]) - (has_mixture ? static_cast<double>(mixture[s]) : 0.0);
+    const double sum = std::log(std::exp(a) + std::exp(b));
+    if (std::isinf(sum)) {
+      EXPECT_EQ(state.weights[s], kNone) << s;
+      continue;
+    }
+    // Weights of up to 50 are rounded three times, to 50 u each; shares err by the sum of that, and values are within +-6.
+    constexpr double kError = 4 * 50 * 0x1p-24;
+    EXPECT_NEAR(state.weights[s], sum, kError) << s;
+    for (size_t i = 0; i < width; ++i) {
+      const size_t at = s * width + i;
+      const double expected =
+          std::exp(a - sum) * static_cast<double>(before.values[at]) + std::exp(b - sum) * static_cast<double>(added.values[at]);
+      EXPECT_NEAR(state.values[at], expected, 2 * 6 * kError) << s << ", " << i;
+    }
+  }
+}
+
+TEST(SampleMerge, EqualsTheFormula) {
+  for_each_isa([] {
+    for (size_t count : {0, 1, 2, 15, 16, 17, 40}) {
+      for (size_t width : {0, 1, 7, 16, 33}) {
+        expect_merged(count, width, 0.0F, true);
+        expect_merged(count, width, -0.25F, false);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace raffia::internal
