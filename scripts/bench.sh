@@ -14,8 +14,8 @@ table $document model_decode bench decode --depths 0,512,2048,4096,8192,32768,13
   --plot docs/img/decode
 table $document model_flat bench decode --estimators rfa_gate --depths 0,512,4096,32768,131072 --tokens 8 --threads 1,2 --repeats 150
 table $document model_batch bench decode --batch 16 --depths 0,512,2048,8192 --tokens 8 --threads 1,2 --repeats 5
-table $document model_types bench decode --type f32,bf16,int8 --depths 512 --tokens 8 --threads 1,2 --repeats 30
-table $document model_wide bench decode --layers 8 --width 1024 --heads 16 --estimators rfa_gate --type f32,bf16,int8 --depths 512 --tokens 4 --threads 1,2 --repeats 15
+table $document model_types bench decode --type f32,bf16,int8,int4 --depths 512 --tokens 8 --threads 1,2 --repeats 30
+table $document model_wide bench decode --layers 8 --width 1024 --heads 16 --estimators rfa_gate --type f32,bf16,int8,int4 --depths 512 --tokens 4 --threads 1,2 --repeats 15
 table $document model_prefill bench prefill --lengths 2048,8192,32768 --threads 2 --repeats 1
 table $document model_sessions bench session --repeats 15
 table $document forward bench attention --causal --ops softmax,rfa,rfa_gate --input features,qk --lengths 512,2048,8192 --threads 1,2 --repeats 15

@@ -5,7 +5,7 @@
 // A block of up to 128 rows and 256 columns of weights is widened and transposed into panels [kc][16] (128 KiB of L2). A tile of
 // tokens is copied side by side (rows of X are often a multiple of 4 KiB apart, all in one set of L1), and stays in L1 while the
 // panels stream past it. Partial sums of a block of columns wait in Y. Every output is one chain of multiply-adds over the
-// columns in their order, then scale and bias: its bits depend on nothing but its token and its row.
+// columns in their order, then the bias: its bits depend on nothing but its token and its row.
 //
 // Half of what a tile of the other order (weight_product-inl.h) costs is not there: no sums across lanes, a panel is 8 to 10
 // loads for 12 to 16 FMA (panel-inl.h), and a broadcast is loaded once for two panels.
@@ -36,8 +36,7 @@ struct GemmBlock {
   size_t rows, first_column, columns;
   bool is_first, is_last;  // of the blocks of columns
   const float* panels;     // [ceil(rows / 16)][columns][16]
-  const float* scale;      // [rows rounded up to 16]
-  const float* bias;
+  const float* bias;       // [rows rounded up to 16]
 };
 
 // Panels of weights in their stored type; rows past the end are 0. `widened` [16, columns] is scratch.
@@ -84,7 +83,7 @@ HWY_NOINLINE void gemm_tile(const WeightProduct& product, const GemmBlock& block
   }
   tile.multiply(block.columns, x, block.columns, UnitStride(), block.panels + row * block.columns, block.columns * kPanel,
                 kPanel);
-  if (block.is_last) tile.finish_columns(block.scale + row, block.bias + row);
+  if (block.is_last) tile.add_columns(block.bias + row);
   tile.store(direct ? y : staging, kPanel, direct ? ld : kWide);
   if (!direct) {
     for (size_t t = 0; t < R; ++t) std::copy_n(staging + t * kWide, there, y + t * ld);
@@ -97,20 +96,18 @@ void gemm_product(const WeightProduct& product, int64_t begin, int64_t end, floa
   float* x = panels + kGemmRows * kGemmColumns;    // [kPanel, columns of a block]
   float* widened = x + kPanel * kGemmColumns;      // the same
   float* zeros = widened + kPanel * kGemmColumns;  // [columns of a block]
-  float* scale = zeros + kGemmColumns;             // [rows of a block]
-  float* bias = scale + kGemmRows;
+  float* bias = zeros + kGemmColumns;              // [rows of a block]
   std::fill_n(zeros, kGemmColumns, 0.0f);
   const size_t columns = static_cast<size_t>(product.weights.columns);
   for (int64_t row = begin; row < end; row += static_cast<int64_t>(kGemmRows)) {
     const size_t rows = static_cast<size_t>(HWY_MIN(static_cast<int64_t>(kGemmRows), end - row));
     for (size_t r = 0; r < round_up(rows, kPanel); ++r) {
       const int64_t at = row + static_cast<int64_t>(r);
-      scale[r] = r < rows && product.weights.type == WeightType::int8 ? product.weights.scales[at] : 1.0f;
       bias[r] = r < rows && product.bias != nullptr ? product.bias[at] : 0.0f;
     }
     for (size_t k = 0; k < columns; k += kGemmColumns) {
       const size_t count = HWY_MIN(kGemmColumns, columns - k);
-      const GemmBlock block{row, rows, k, count, k == 0, k + count == columns, panels, scale, bias};
+      const GemmBlock block{row, rows, k, count, k == 0, k + count == columns, panels, bias};
       pack_block<W>(product.weights, block, widened, zeros, panels);
       for_tiles<kHasPairs ? 2 : 1>(product.tokens, [&](size_t token, auto shape) HWY_ATTR {
         constexpr size_t kHeight = decltype(shape)::kHeight;

@@ -1,7 +1,7 @@
 // Products of activations with stored weights: y [tokens, rows] = x [tokens, columns] W^T + bias.
 //
 // One order of summation: every (token, row) has one vector of partial sums with lanes along the columns, a tail filled up with
-// zeros, one sum across lanes, then the scale of the row, then the bias. So a result has the same bits for any number of tokens
+// zeros, one sum across lanes, then the bias. So a result has the same bits for any number of tokens
 // or rows in a call, and however the rows are cut into calls.
 #ifndef RAFFIA_KERNELS_WEIGHT_PRODUCT_H_
 #define RAFFIA_KERNELS_WEIGHT_PRODUCT_H_
@@ -14,7 +14,7 @@
 namespace raffia::internal {
 
 struct WeightProduct {
-  WeightMatrix weights;
+  WeightMatrix weights;         // f32 or bf16
   const float* bias = nullptr;  // [rows]; null: none
   size_t tokens = 0;
   const float* x = nullptr;  // [tokens, columns]; strides in floats from one token to the next
