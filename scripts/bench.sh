@@ -42,12 +42,12 @@ bench "Decoding against depth" model_decode bench decode --depths 0,512,2048,409
 bench "Decoding with RFA-Gate against depth" model_flat bench decode --estimators rfa_gate --depths 0,512,4096,32768,131072 --tokens 8 --threads 1,2 \
   --repeats 150
 bench "Decoding with 16 sessions" model_batch bench decode --batch 16 --depths 0,512,2048,8192 --tokens 8 --threads 1,2 --repeats 5
-bench "Weights" model_types bench decode --type f32,bf16,int8 --depths 512 --tokens 8 --threads 1,2 --repeats 30
-bench "Weights of a wider model" model_wide bench decode --layers 8 --width 1024 --heads 16 --estimators rfa_gate --type f32,bf16,int8 --depths 512 \
+bench "Weights" model_types bench decode --type f32,bf16,int8,int4 --depths 512 --tokens 8 --threads 1,2 --repeats 30
+bench "Weights of a wider model" model_wide bench decode --layers 8 --width 1024 --heads 16 --estimators rfa_gate --type f32,bf16,int8,int4 --depths 512 \
   --tokens 4 --threads 1,2 --repeats 15
-bench "Prompts of 512 tokens" model_prompts bench prefill --lengths 512 --estimators rfa_gate,softmax --type f32,bf16,int8 --threads 1,2 --repeats 9
+bench "Prompts of 512 tokens" model_prompts bench prefill --lengths 512 --estimators rfa_gate,softmax --type f32,bf16,int8,int4 --threads 1,2 --repeats 9
 bench "Prompts of 512 tokens, 12 layers of width 768" model_prompts_wide bench prefill --layers 12 --width 768 --heads 12 --lengths 512 \
-  --estimators rfa_gate,softmax --type f32,int8 --threads 1,2 --repeats 5
+  --estimators rfa_gate,softmax --type f32,int8,int4 --threads 1,2 --repeats 5
 bench "Prompts" model_prefill bench prefill --lengths 2048,8192,32768 --threads 2 --repeats 1
 bench "Sessions" model_sessions bench session --repeats 15
 bench "Crossover with softmax" crossover bench attention --causal --ops softmax,rfa,rfa_gate --lengths 64,128,256,512,1024,2048,4096,8192 --threads 1 \

@@ -62,8 +62,8 @@ class RAFFIA_API Model {
   // A hash of configuration, weights and tokenizer. Saved sessions can only be restored with the same fingerprint.
   uint64_t fingerprint() const;
   size_t weight_bytes() const;           // as stored
-  int64_t parameters() const;            // number of weights, without the row scales of int8
-  std::string_view weight_type() const;  // of the linear layers: "f32", "bf16", "int8" or "mixed"
+  int64_t parameters() const;            // number of weights, without the scales of int8 and int4
+  std::string_view weight_type() const;  // of the linear layers: "f32", "bf16", "int8", "int4" or "mixed"
 
  private:
   friend class internal::ModelAccess;

@@ -19,8 +19,9 @@ namespace raffia::internal::bench {
 namespace {
 
 constexpr float kEps = 1e-5F;
-constexpr int64_t kTaps = 4;                           // of a short convolution, as models have them
-constexpr int64_t kProductTokens[] = {1, 4, 16, 512};  // a step; few sessions; many; a prompt
+constexpr int64_t kTaps = 4;  // of a short convolution, as models have them
+constexpr int64_t kPromptTokens = 512;
+constexpr int64_t kProductTokens[] = {1, 4, 16, kPromptTokens};  // a step; few sessions; many; a prompt
 
 Array4 random_floats(const Extents<4>& shape, uint32_t stream) {
   Array4 array(shape, DType::f32, ArrayLayout::bthd);
@@ -47,35 +48,16 @@ class Matrix {
 
 struct Product {
   Matrix weights, x, y;
-  std::vector<BFloat16> rounded;
-  std::vector<int8_t> quantized;
-  std::vector<float> scales;
+  StoredWeights stored;
   LinearTask task;
 
   Product(WeightType type, int64_t tokens, int64_t width)
-      : weights(width, width, 0), x(tokens, width, 1), y(tokens, width, 2), task{.x = x.view(), .y = y.view()} {
-    task.weights = {.type = type, .data = stored(type), .rows = width, .columns = width};
-    if (type == WeightType::int8) task.weights.scales = scales.data();
-  }
-
- private:
-  const void* stored(WeightType type) {
-    const size_t count = weights.values().size();
-    switch (type) {
-      case WeightType::f32:
-        return weights.data();
-      case WeightType::bf16:
-        rounded.resize(count);
-        round_weights("weights", weights.values(), rounded);
-        return rounded.data();
-      case WeightType::int8:
-        quantized.resize(count);
-        scales.resize(static_cast<size_t>(weights.view().extent(0)));
-        quantize_rows("weights", weights.view(), quantized, scales);
-        return quantized.data();
-    }
-    return nullptr;
-  }
+      : weights(width, width, 0),
+        x(tokens, width, 1),
+        y(tokens, width, 2),
+        stored(store_weights("weights", weights.view(), type)),
+        // As the runtime reads prompts.
+        task{.weights = stored.matrix, .x = x.view(), .y = y.view(), .any_company = tokens < kPromptTokens} {}
 };
 
 std::vector<KernelRun> products(const BenchShape& shape, WeightType type) {
@@ -228,9 +210,8 @@ struct KernelOp {
 
 std::vector<KernelOp> kernel_ops() {
   std::vector<KernelOp> ops;
-  for (const WeightType type : {WeightType::f32, WeightType::bf16, WeightType::int8}) {
-    ops.push_back(
-        {fmt::format("product_{}", name_of(type)), [type](const auto& shape, int64_t) { return products(shape, type); }});
+  for (const auto& [name, type] : kWeightTypes) {
+    ops.push_back({fmt::format("product_{}", name), [type = type](const auto& shape, int64_t) { return products(shape, type); }});
   }
   ops.push_back({"product_gradient", product_gradients});
   for (const LayerOp& op : kLayerOps) {

@@ -26,7 +26,7 @@
 #include "cli/shared/flags.h"
 #include "cli/shared/model_commands.h"
 #include "cli/shared/progress.h"
-#include "cli/shared/weight_types.h"
+#include "core/weight_matrix.h"
 #include "raffia/error.h"
 
 namespace raffia::internal::cli {
@@ -95,7 +95,7 @@ void add_model_flags(CommandLine& command, bench::ModelChoice& models) {
                               "Estimators to compare, one model of each")
                           .type_name("LIST")
                           .default_text(fmt::format("{}", fmt::join(defaults, ","))));
-  of_random.push_back(add_names(command, "--type", kWeightTypes, models.types, "Storage type of weights: f32, bf16, int8"));
+  of_random.push_back(add_names(command, "--type", kWeightTypes, models.types, "Storage type of weights: f32, bf16, int8, int4"));
   of_random.push_back(add_seed(command, "--seed", models.seed, "Seed of the weights"));
   const Flag model = command
                          .add_repeated(

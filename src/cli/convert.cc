@@ -107,14 +107,14 @@ void run(const ConvertFlags& flags) {
   const auto converted = train::make_converted(source, config);
   std::vector<train::LayerFit> fits;
   if (!flags.data.empty()) {
-    const std::string text = train::read_for(tokenizer->kind(), flags.data);
+    const std::string text = read_for(tokenizer->kind(), flags.data);
     train::FitOptions options = flags.fit;
     Progress progress(static_cast<double>(source_config.layers));
     options.progress = [&progress](int64_t layer, int64_t layers) {
       if (layer > 0) progress.advance(1);
       progress.begin(fmt::format("fitting the attention of layer {} of {}", layer + 1, layers));
     };
-    fits = train::fit_attention(source, *converted, train::encode_text(*tokenizer, text), options);
+    fits = train::fit_attention(source, *converted, encode_text(*tokenizer, text), options);
   }
   if (flags.out.has_parent_path()) fs::create_directories(flags.out.parent_path());
   NewModelDirectory fresh(flags.out, {.replace = flags.force});

@@ -269,7 +269,7 @@ void evaluate_lm(const EvalFlags& flags, const ModelConfig& config) {
   nn::LanguageModelImpl model(config);
   nn::load_weights(model, flags.model / kWeightsFile);
   const auto tokenizer = load_tokenizer(flags.model);
-  const std::string read = train::read_for(tokenizer->kind(), flags.data);
+  const std::string read = read_for(tokenizer->kind(), flags.data);
   const train::ScoredText text = train::scored_text(*tokenizer, read);
   check_ids(text.ids, config);
   UnknownTokens unknown(*tokenizer);

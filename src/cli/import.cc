@@ -9,7 +9,7 @@
 #include "cli/shared/command.h"
 #include "cli/shared/flags.h"
 #include "cli/shared/new_model.h"
-#include "cli/shared/weight_types.h"
+#include "core/weight_matrix.h"
 #include "io/formats/byte_source.h"
 #include "io/formats/json_fields.h"
 #include "io/formats/text.h"
@@ -95,7 +95,7 @@ Run add_import_hf(CommandLine& command) {
             (void)parse_name("--type", text, kWeightTypes);
             options->type = text;
           },
-          "Storage type of matrices: f32, bf16 or int8 (default: bf16 files stay bf16, others become f32)")
+          "Storage type of matrices: f32, bf16, int8 or int4 (default: bf16 files stay bf16, others become f32)")
       .type_name("NAME")
       .choices(joined_names(kWeightTypes));
   return [options] { import_hf(*options); };

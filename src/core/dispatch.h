@@ -26,6 +26,11 @@ Function* chosen(Function* const (&table)[kTargets]) {
   }
 }
 
+// Whether the CPU has VNNI of AVX-512 (products of bytes) and the active ISA is avx512. Kernels have variants with and without
+// it.
+bool vnni_is_active();
+void allow_vnni(bool allowed);  // for tests of the variants without
+
 }  // namespace raffia::internal
 
 #endif  // RAFFIA_CORE_DISPATCH_H_

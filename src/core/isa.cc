@@ -61,6 +61,14 @@ Isa cap_of_environment() {
   return *isa;
 }
 
+bool cpu_has_vnni() {
+#if HWY_ARCH_X86
+  return __builtin_cpu_supports("avx512vnni") != 0;
+#else
+  return false;
+#endif
+}
+
 class Choice {
  public:
   Choice()
@@ -70,6 +78,8 @@ class Choice {
   }
 
   bool can_run(Isa isa) const { return (runnable_ & targets_of(isa)) != 0; }
+  bool runs_vnni() const { return has_vnni_ && vnni_allowed_ && active() == Isa::avx512; }
+  void allow_vnni(bool allowed) { vnni_allowed_ = allowed; }
   Isa active() const { return active_.load(std::memory_order_relaxed); }
   const hwy::ChosenTarget& target() const { return target_; }
 
@@ -83,6 +93,8 @@ class Choice {
   }
 
  private:
+  const bool has_vnni_ = cpu_has_vnni();
+  std::atomic<bool> vnni_allowed_ = true;
   int64_t runnable_;  // compiled in, supported by the CPU and within RAFFIA_MAX_ISA
   std::atomic<Isa> active_;
   hwy::ChosenTarget target_;
@@ -128,5 +140,9 @@ Isa active_isa() { return choice().active(); }
 void set_max_isa(Isa isa) { choice().cap(isa); }
 
 const hwy::ChosenTarget& internal::chosen_target() { return choice().target(); }
+
+bool internal::vnni_is_active() { return choice().runs_vnni(); }
+
+void internal::allow_vnni(bool allowed) { choice().allow_vnni(allowed); }
 
 }  // namespace raffia

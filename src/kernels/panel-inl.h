@@ -107,8 +107,8 @@ struct PanelRow {
   HWY_INLINE void add_product(Vec factor, const PanelRow& other) {
     for (size_t i = 0; i < N; ++i) lanes[i] += hn::GetLane(factor) * other.lanes[i];
   }
-  HWY_INLINE void multiply_and_add(const PanelRow& factors, const PanelRow& terms) {
-    for (size_t i = 0; i < N; ++i) lanes[i] = lanes[i] * factors.lanes[i] + terms.lanes[i];
+  HWY_INLINE void add(const PanelRow& terms) {
+    for (size_t i = 0; i < N; ++i) lanes[i] += terms.lanes[i];
   }
   HWY_INLINE void update_and_add(float* HWY_RESTRICT s, const float* HWY_RESTRICT v, Vec g, Vec c, Vec q) {
     for (size_t i = 0; i < N; ++i) {
@@ -149,9 +149,9 @@ struct PanelRow {
     head = hn::MulAdd(factor, other.head, head);
     tail.add_product(factor, other.tail);
   }
-  HWY_INLINE void multiply_and_add(const PanelRow& factors, const PanelRow& terms) {
-    head = hn::MulAdd(head, factors.head, terms.head);
-    tail.multiply_and_add(factors.tail, terms.tail);
+  HWY_INLINE void add(const PanelRow& terms) {
+    head = hn::Add(head, terms.head);
+    tail.add(terms.tail);
   }
   // s <- g s + c v, then this += q s.
   HWY_INLINE void update_and_add(float* HWY_RESTRICT s, const float* HWY_RESTRICT v, Vec g, Vec c, Vec q) {
@@ -171,7 +171,7 @@ struct PanelRow<0, D> {
   HWY_INLINE void scale(Vec) {}
   HWY_INLINE void multiply_elements(const PanelRow&) {}
   HWY_INLINE void add_product(Vec, const PanelRow&) {}
-  HWY_INLINE void multiply_and_add(const PanelRow&, const PanelRow&) {}
+  HWY_INLINE void add(const PanelRow&) {}
   HWY_INLINE void update_and_add(float*, const float*, Vec, Vec, Vec) {}
 };
 #endif
@@ -208,10 +208,10 @@ struct Tile {
     head.multiply_elements(factors);
     tail.scale_columns(factors);
   }
-  // Column j of every row times factors[j], plus terms[j].
-  HWY_INLINE void finish_columns(const Row& factors, const Row& terms) {
-    head.multiply_and_add(factors, terms);
-    tail.finish_columns(factors, terms);
+  // Column j of every row plus terms[j].
+  HWY_INLINE void add_columns(const Row& terms) {
+    head.add(terms);
+    tail.add_columns(terms);
   }
   HWY_INLINE void multiply_elements(const float* HWY_RESTRICT c, size_t ldc) {
     Row row;
@@ -246,7 +246,7 @@ struct Tile<0> {
   HWY_INLINE void scale(Vec) {}
   HWY_INLINE void scale_rows(const float*) {}
   HWY_INLINE void scale_columns(const Row&) {}
-  HWY_INLINE void finish_columns(const Row&, const Row&) {}
+  HWY_INLINE void add_columns(const Row&) {}
   HWY_INLINE void multiply_elements(const float*, size_t) {}
   template <class RowStride>
   HWY_INLINE void add_outer(const float*, RowStride, const Row&) {}
@@ -266,12 +266,11 @@ struct WideTile<R, 1> {
   HWY_INLINE void store(float* HWY_RESTRICT c, size_t, size_t ldc) const { tile.store(c, ldc); }
   HWY_INLINE void scale(Vec factor) { tile.scale(factor); }
   HWY_INLINE void scale_rows(const float* HWY_RESTRICT factors) { tile.scale_rows(factors); }
-  // Column j times factors[j], plus terms[j], for 16 P columns.
-  HWY_INLINE void finish_columns(const float* HWY_RESTRICT factors, const float* HWY_RESTRICT terms) {
-    Row factor, term;
-    factor.load(factors);
-    term.load(terms);
-    tile.finish_columns(factor, term);
+  // Column j plus terms[j], for 16 P columns.
+  HWY_INLINE void add_columns(const float* HWY_RESTRICT terms) {
+    Row row;
+    row.load(terms);
+    tile.add_columns(row);
   }
   template <class RowStride, class ColStride>
   HWY_INLINE void multiply(size_t depth, const float* HWY_RESTRICT a, RowStride row_stride, ColStride col_stride,
@@ -303,14 +302,12 @@ struct WideTile<R, 2> {
     left.scale_rows(factors);
     right.scale_rows(factors);
   }
-  HWY_INLINE void finish_columns(const float* HWY_RESTRICT factors, const float* HWY_RESTRICT terms) {
-    Row factor, term;
-    factor.load(factors);
-    term.load(terms);
-    left.finish_columns(factor, term);
-    factor.load(factors + kPanel);
-    term.load(terms + kPanel);
-    right.finish_columns(factor, term);
+  HWY_INLINE void add_columns(const float* HWY_RESTRICT terms) {
+    Row row;
+    row.load(terms);
+    left.add_columns(row);
+    row.load(terms + kPanel);
+    right.add_columns(row);
   }
   template <class RowStride, class ColStride>
   HWY_INLINE void multiply(size_t depth, const float* HWY_RESTRICT a, RowStride row_stride, ColStride col_stride,
@@ -471,15 +468,16 @@ class Ahead {
 };
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
-// [16, 16] -> its transpose. Whole lines are read, so that it does not matter how many rows fall into one set of L1.
-HWY_INLINE void transpose_square(const float* const* rows, size_t c, float* HWY_RESTRICT out) {
+// [16, 16] -> its transpose; load(r) is row r. Whole lines are read, so that it does not matter how many rows fall into one set
+// of L1.
+template <class Load>
+HWY_INLINE void transpose_square(const Load& load, float* HWY_RESTRICT out) {
   const Tag d;
   const hn::RepartitionToWide<Tag> dw;
   // Of rows 4 g .. 4 g + 3, column 4 b + j in block b of quad[j][g].
   Vec quad[4][4];
   for (size_t g = 0; g < 4; ++g) {
-    const float* const* r = rows + 4 * g;
-    const auto r0 = hn::LoadU(d, r[0] + c), r1 = hn::LoadU(d, r[1] + c), r2 = hn::LoadU(d, r[2] + c), r3 = hn::LoadU(d, r[3] + c);
+    const auto r0 = load(4 * g), r1 = load(4 * g + 1), r2 = load(4 * g + 2), r3 = load(4 * g + 3);
     const auto t0 = hn::BitCast(dw, hn::InterleaveLower(d, r0, r1)), t1 = hn::BitCast(dw, hn::InterleaveUpper(d, r0, r1));
     const auto t2 = hn::BitCast(dw, hn::InterleaveLower(d, r2, r3)), t3 = hn::BitCast(dw, hn::InterleaveUpper(d, r2, r3));
     quad[0][g] = hn::BitCast(d, hn::InterleaveLower(dw, t0, t2));
@@ -510,7 +508,9 @@ inline HWY_NOINLINE void transpose(const Chunk& chunk, size_t columns, float* HW
   const hn::RepartitionToWide<D> dw;
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
   size_t whole = 0;
-  for (; whole + kPanel <= columns; whole += kPanel) transpose_square(chunk.row, whole, out + whole * kPanel);
+  for (; whole + kPanel <= columns; whole += kPanel) {
+    transpose_square([&](size_t r) HWY_ATTR { return hn::LoadU(Tag(), chunk.row[r] + whole); }, out + whole * kPanel);
+  }
 #else
   constexpr size_t whole = 0;
 #endif

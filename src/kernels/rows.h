@@ -9,6 +9,8 @@
 
 namespace raffia::internal {
 
+constexpr size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
+
 struct Rows {
   const void* data = nullptr;
   DType dtype = DType::f32;

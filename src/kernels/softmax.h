@@ -18,8 +18,6 @@ namespace raffia::internal {
 constexpr size_t kKeyBlock = 128;    // keys per block: one block of k or v is 32 KB at 64 dimensions
 constexpr size_t kQueryBlock = 192;  // queries per task: a multiple of the rows of a tile on every ISA (16, 6, 3)
 
-constexpr size_t round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
-
 // Which keys of a sequence take part, and their bias. Both may be absent.
 struct KeyMask {
   const uint8_t* valid = nullptr;  // 1 takes part

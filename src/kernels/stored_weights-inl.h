@@ -1,4 +1,4 @@
-// Weights as they are stored, read as floats. Scales of int8 rows are left for the end of a sum.
+// Weights stored as floats, read as fp32.
 
 #if defined(RAFFIA_KERNELS_STORED_WEIGHTS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RAFFIA_KERNELS_STORED_WEIGHTS_INL_H_
@@ -23,10 +23,6 @@ HWY_INLINE Vec load_weights(const float* w) { return hn::LoadU(Tag(), w); }
 HWY_INLINE Vec load_weights(const BFloat16* w) {
   const hn::Rebind<hwy::bfloat16_t, Tag> narrow;
   return hn::PromoteTo(Tag(), hn::LoadU(narrow, reinterpret_cast<const hwy::bfloat16_t*>(w)));
-}
-HWY_INLINE Vec load_weights(const int8_t* w) {
-  const hn::Rebind<int8_t, Tag> narrow;
-  return hn::ConvertTo(Tag(), hn::PromoteTo(hn::RebindToSigned<Tag>(), hn::LoadU(narrow, w)));
 }
 
 // `count` weights that lie side by side.

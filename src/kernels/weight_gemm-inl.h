@@ -2,10 +2,11 @@
 //
 //   Y [T, rows] += X [T, kc] W^T [kc, rows]      a block of kc columns after the other
 //
-// A block of up to 128 rows and 256 columns of weights is widened and transposed into panels [kc][16] (128 KiB of L2). A tile of
-// tokens is copied side by side (rows of X are often a multiple of 4 KiB apart, all in one set of L1), and stays in L1 while the
-// panels stream past it. Partial sums of a block of columns wait in Y. Every output is one chain of multiply-adds over the
-// columns in their order, then scale and bias: its bits depend on nothing but its token and its row.
+// A block of up to 256 rows and 256 columns of weights is widened and transposed into panels [kc][16] (256 KiB of L2; 128 KiB
+// where threads share the rows, kGemmPieceRows). A tile of tokens is copied side by side (rows of X are often a multiple of 4 KiB
+// apart, all in one set of L1), and stays in L1 while the panels stream past it. Partial sums of a block of columns wait in Y.
+// Every output is one chain of multiply-adds over the columns in their order, then the bias: its bits depend on nothing but its
+// token and its row.
 //
 // Gradients of linear layers are the same products of turned factors: dX = dY W reads the weights as [kc, rows], whose panels are
 // copied without a transpose, and dW = dY^T X reads dY as [kc, T], whose tiles lie as [kc][16].
@@ -39,8 +40,7 @@ struct GemmBlock {
   size_t rows, first_column, columns;
   bool is_first, is_last;  // of the blocks of columns
   const float* panels;     // [ceil(rows / 16)][columns][16]
-  const float* scale;      // [rows rounded up to 16]
-  const float* bias;
+  const float* bias;       // [rows rounded up to 16]
 };
 
 // Panels of weights that are stored as [columns, rows].
@@ -113,6 +113,7 @@ HWY_NOINLINE void gemm_tile(const WeightProduct& product, const GemmBlock& block
   HWY_ALIGN float staging[R * kWide];
   const bool direct = there == kWide;
   if (!direct && !block.is_first) {
+    std::fill_n(staging, R * kWide, 0.0f);
     for (size_t t = 0; t < R; ++t) std::copy_n(y + t * ld, there, staging + t * kWide);
   }
   WideTile<R, P> tile;
@@ -127,7 +128,7 @@ HWY_NOINLINE void gemm_tile(const WeightProduct& product, const GemmBlock& block
   } else {
     tile.multiply(block.columns, x, block.columns, UnitStride(), panels, block.columns * kPanel, kPanel);
   }
-  if (block.is_last) tile.finish_columns(block.scale + row, block.bias + row);
+  if (block.is_last) tile.add_columns(block.bias + row);
   tile.store(direct ? y : staging, kPanel, direct ? ld : kWide);
   if (!direct) {
     for (size_t t = 0; t < R; ++t) std::copy_n(staging + t * kWide, there, y + t * ld);
@@ -140,20 +141,18 @@ void gemm_product(const WeightProduct& product, int64_t begin, int64_t end, floa
   float* x = panels + kGemmRows * kGemmColumns;    // [kPanel, columns of a block]
   float* widened = x + kPanel * kGemmColumns;      // the same
   float* zeros = widened + kPanel * kGemmColumns;  // [columns of a block]
-  float* scale = zeros + kGemmColumns;             // [rows of a block]
-  float* bias = scale + kGemmRows;
+  float* bias = zeros + kGemmColumns;              // [rows of a block]
   std::fill_n(zeros, kGemmColumns, 0.0f);
   const size_t columns = static_cast<size_t>(product.weights.columns);
   for (int64_t row = begin; row < end; row += static_cast<int64_t>(kGemmRows)) {
     const size_t rows = static_cast<size_t>(HWY_MIN(static_cast<int64_t>(kGemmRows), end - row));
     for (size_t r = 0; r < round_up(rows, kPanel); ++r) {
       const int64_t at = row + static_cast<int64_t>(r);
-      scale[r] = r < rows && product.weights.type == WeightType::int8 ? product.weights.scales[at] : 1.0f;
       bias[r] = r < rows && product.bias != nullptr ? product.bias[at] : 0.0f;
     }
     for (size_t k = 0; k < columns; k += kGemmColumns) {
       const size_t count = HWY_MIN(kGemmColumns, columns - k);
-      const GemmBlock block{row, rows, k, count, k == 0, k + count == columns, panels, scale, bias};
+      const GemmBlock block{row, rows, k, count, k == 0, k + count == columns, panels, bias};
       if (product.weights_turned) {
         pack_turned_block(product, block, panels);
       } else {

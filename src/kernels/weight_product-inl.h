@@ -83,26 +83,23 @@ struct TileRows {
   HWY_INLINE int64_t at(size_t index) const { return first + static_cast<int64_t>(index) * apart; }
 };
 
-// What a row's sum is multiplied by, and what is added then; padded for vectors of four.
-struct RowEnds {
-  float scale[8];
+// What is added to the sums of rows; padded for vectors of four.
+struct RowBias {
   float bias[8];
 
-  HWY_INLINE RowEnds(const WeightProduct& product, TileRows rows, size_t count) {
-    const auto fill = [&](float* to, const float* from, float otherwise) HWY_ATTR {
-      for (size_t r = 0; r < 8; ++r) to[r] = from != nullptr && r < count ? from[rows.at(r)] : otherwise;
-    };
-    fill(scale, product.weights.type == WeightType::int8 ? product.weights.scales : nullptr, 1.0f);
-    fill(bias, product.bias, 0.0f);
+  HWY_INLINE RowBias(const WeightProduct& product, TileRows rows, size_t count) {
+    std::fill_n(bias, 8, 0.0f);
+    if (product.bias == nullptr) return;
+    for (size_t r = 0; r < count; ++r) bias[r] = product.bias[rows.at(r)];
   }
 };
 
 #if HWY_TARGET == HWY_SCALAR
-HWY_INLINE void finish_rows(const Vectors<0>&, const float*, const float*, float*) {}
+HWY_INLINE void finish_rows(const Vectors<0>&, const float*, float*) {}
 template <size_t R>
-HWY_INLINE void finish_rows(const Vectors<R>& sums, const float* scale, const float* bias, float* y) {
-  *y = hn::GetLane(sums.head) * *scale + *bias;
-  finish_rows(sums.tail, scale + 1, bias + 1, y + 1);
+HWY_INLINE void finish_rows(const Vectors<R>& sums, const float* bias, float* y) {
+  *y = hn::GetLane(sums.head) + *bias;
+  finish_rows(sums.tail, bias + 1, y + 1);
 }
 #else
 // A vector of 16 lanes is folded to 8 first.
@@ -116,9 +113,9 @@ HWY_INLINE auto narrow_sum(V sums) {
   }
 }
 
-// y[r] = bias + scale * the sum across lanes. Always four rows at once, so that every row is summed alike.
+// y[r] = bias + the sum across lanes. Always four rows at once, so that every row is summed alike.
 template <size_t R>
-HWY_INLINE void finish_rows(const Vectors<R>& sums, const float* scale, const float* bias, float* y) {
+HWY_INLINE void finish_rows(const Vectors<R>& sums, const float* bias, float* y) {
   const hn::CappedTag<float, 8> d;
   const hn::CappedTag<float, 4> d4;
   const auto a = narrow_sum(sums.head);
@@ -126,7 +123,7 @@ HWY_INLINE void finish_rows(const Vectors<R>& sums, const float* scale, const fl
   if constexpr (R > 1) b = narrow_sum(sums.tail.head);
   if constexpr (R > 2) c = narrow_sum(sums.tail.tail.head);
   if constexpr (R > 3) e = narrow_sum(sums.tail.tail.tail.head);
-  const auto finished = hn::MulAdd(sums_of_four(d, a, b, c, e), hn::LoadU(d4, scale), hn::LoadU(d4, bias));
+  const auto finished = hn::Add(sums_of_four(d, a, b, c, e), hn::LoadU(d4, bias));
   if constexpr (R >= 4) {
     hn::StoreU(finished, d4, y);
   } else {
@@ -134,7 +131,7 @@ HWY_INLINE void finish_rows(const Vectors<R>& sums, const float* scale, const fl
     hn::Store(finished, d4, four);
     std::copy_n(four, R, y);
   }
-  if constexpr (R > 4) finish_rows(sums.tail.tail.tail.tail, scale + 4, bias + 4, y + 4);
+  if constexpr (R > 4) finish_rows(sums.tail.tail.tail.tail, bias + 4, y + 4);
 }
 #endif
 
@@ -187,18 +184,18 @@ struct ProductTile<0, I> {
 
 // Tokens outside, rows inside: y[t] for each token.
 template <size_t T, size_t R>
-HWY_INLINE void finish_tokens(const ProductTile<T, R>& tile, const RowEnds& ends, float* y, int64_t y_stride) {
+HWY_INLINE void finish_tokens(const ProductTile<T, R>& tile, const RowBias& bias, float* y, int64_t y_stride) {
   if constexpr (T > 0) {
-    finish_rows(tile.head, ends.scale, ends.bias, y);
-    finish_tokens(tile.tail, ends, y + y_stride, y_stride);
+    finish_rows(tile.head, bias.bias, y);
+    finish_tokens(tile.tail, bias, y + y_stride, y_stride);
   }
 }
 // The other way round.
 template <size_t T = 0, size_t R, size_t Tokens>
-HWY_INLINE void finish_inner_tokens(const ProductTile<R, Tokens>& tile, const RowEnds& ends, float* y, int64_t y_stride) {
+HWY_INLINE void finish_inner_tokens(const ProductTile<R, Tokens>& tile, const RowBias& bias, float* y, int64_t y_stride) {
   if constexpr (T < Tokens) {
-    finish_rows(tile.template with_inner<T>(), ends.scale, ends.bias, y);
-    finish_inner_tokens<T + 1>(tile, ends, y + y_stride, y_stride);
+    finish_rows(tile.template with_inner<T>(), bias.bias, y);
+    finish_inner_tokens<T + 1>(tile, bias, y + y_stride, y_stride);
   }
 }
 
@@ -264,12 +261,12 @@ HWY_INLINE void direct_tile(const WeightProduct& product, size_t token, TileRows
     copy_tails(x + k, product.x_stride, T, columns - k, x_tails);
     step(x_tails, kLanes, w_tails, kLanes);
   }
-  const RowEnds ends(product, rows, R);
+  const RowBias bias(product, rows, R);
   HWY_ALIGN float finished[T * R];
   if constexpr (kHoldTokens) {
-    finish_inner_tokens(tile, ends, finished, static_cast<int64_t>(R));
+    finish_inner_tokens(tile, bias, finished, static_cast<int64_t>(R));
   } else {
-    finish_tokens(tile, ends, finished, static_cast<int64_t>(R));
+    finish_tokens(tile, bias, finished, static_cast<int64_t>(R));
   }
   for (size_t t = 0; t < T; ++t) {
     float* y = product.y + static_cast<int64_t>(token + t) * product.y_stride;
@@ -396,13 +393,13 @@ HWY_NOINLINE void multiply_block(const WeightProduct& product, int64_t row, size
     }
     const int64_t first = row + static_cast<int64_t>(r);
     const size_t there = HWY_MIN(kTileRows, rows - r);
-    const RowEnds ends(product, {.first = first}, there);
+    const RowBias bias(product, {.first = first}, there);
     float* y = product.y + static_cast<int64_t>(token) * product.y_stride + first;
     if (there == kTileRows) {
-      finish_tokens(tile, ends, y, product.y_stride);
+      finish_tokens(tile, bias, y, product.y_stride);
     } else {
       HWY_ALIGN float finished[T * kTileRows];
-      finish_tokens(tile, ends, finished, static_cast<int64_t>(kTileRows));
+      finish_tokens(tile, bias, finished, static_cast<int64_t>(kTileRows));
       for (size_t t = 0; t < T; ++t) std::copy_n(finished + t * kTileRows, there, y + static_cast<int64_t>(t) * product.y_stride);
     }
   }

@@ -19,8 +19,9 @@ void product_rows(const WeightProduct& product, int64_t begin, int64_t end, floa
       return any_product<float>(product, begin, end, scratch);
     case WeightType::bf16:
       return any_product<BFloat16>(product, begin, end, scratch);
-    case WeightType::int8:
-      return any_product<int8_t>(product, begin, end, scratch);
+    case WeightType::int8:  // by integers: integer_product.h
+    case WeightType::int4:
+      return;
   }
 }
 
@@ -35,7 +36,7 @@ HWY_EXPORT(product_rows);
 
 size_t weight_product_scratch_floats(const WeightProduct& product) {
   if (product.tokens < kPackedFrom && !product.always_packed) return 0;
-  if (!product.any_company || product.always_packed) return kGemmRows * (kGemmColumns + 2) + (2 * kChunk + 1) * kGemmColumns;
+  if (!product.any_company || product.always_packed) return kGemmRows * (kGemmColumns + 1) + (2 * kChunk + 1) * kGemmColumns;
   constexpr size_t kMaxLanes = 16;
   const bool one_block = product.weights.columns <= static_cast<int64_t>(kBlockColumns);
   const size_t tokens = one_block ? 0 : round_up(std::min(product.tokens, kBlockTokens), 4);

@@ -1,8 +1,10 @@
 // Products of activations with stored weights: y [tokens, rows] = x [tokens, columns] W^T + bias.
 //
-// One order of summation: every (token, row) has one vector of partial sums with lanes along the columns, a tail filled up with
-// zeros, one sum across lanes, then the scale of the row, then the bias. So a result has the same bits for any number of tokens
-// or rows in a call, and however the rows are cut into calls.
+// Two orders of summation, in both of which a result has the same bits for any number of rows in a call, and however the rows are
+// cut into calls:
+// - weight_product-inl.h: every (token, row) has one vector of partial sums with lanes along the columns, a tail filled up with
+//   zeros, one sum across lanes, then the bias. The same bits for any number of tokens, too.
+// - weight_gemm-inl.h, for many tokens: one chain of multiply-adds over the columns, then the bias.
 #ifndef RAFFIA_KERNELS_WEIGHT_PRODUCT_H_
 #define RAFFIA_KERNELS_WEIGHT_PRODUCT_H_
 
@@ -14,7 +16,7 @@
 namespace raffia::internal {
 
 struct WeightProduct {
-  WeightMatrix weights;
+  WeightMatrix weights;         // f32 or bf16
   const float* bias = nullptr;  // [rows]; null: none
   size_t tokens = 0;
   const float* x = nullptr;  // [tokens, columns]; strides in floats from one token to the next
@@ -31,7 +33,7 @@ struct WeightProduct {
   int64_t weights_stride = 0;
 };
 
-// Calls over a multiple of this many rows need no smaller tiles.
+// Calls over a multiple of this many rows need no smaller tiles: in the first order, in the second.
 constexpr int64_t kProductRows = 24, kGemmPieceRows = 128;
 
 constexpr int64_t kRowsApart =

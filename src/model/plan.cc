@@ -219,11 +219,13 @@ void require_tensors(const Safetensors& file, const ModelPlan& plan, std::string
   for (const TensorPlan& tensor : plan.tensors) {
     const Safetensors::Tensor* found = file.find(tensor.name);
     if (found == nullptr) refuse(tensor.name, "is missing");
-    if (found->shape != tensor.shape) {
+    known.insert(tensor.name);
+    if (tensor.is_matrix() && find_weight_format(found->dtype) != nullptr) {
+      const StoredTensor stored = stored_tensor(file, *found, tensor.shape, where);
+      if (stored.scales != nullptr) known.insert(stored.scales->name);
+    } else if (found->shape != tensor.shape) {
       refuse(tensor.name, fmt::format("has shape {}, expected {}", to_string(found->shape), to_string(tensor.shape)));
     }
-    known.insert(tensor.name);
-    if (tensor.is_matrix() && found->dtype == dtype_of(WeightType::int8)) known.insert(scale_name(tensor.name));
   }
   for (const Safetensors::Tensor& found : file.tensors()) {
     if (!known.contains(found.name)) refuse(found.name, "is not part of the model");
@@ -232,12 +234,12 @@ void require_tensors(const Safetensors& file, const ModelPlan& plan, std::string
 
 std::vector<WeightSource> planned_weights(const Safetensors& file, const ModelPlan& plan, std::string_view where) {
   require_tensors(file, plan, where);
-  std::set<std::string_view> matrices;
-  for (const TensorPlan& tensor : plan.tensors) {
-    if (tensor.is_matrix()) matrices.insert(tensor.name);
+  std::vector<WeightSource> sources;
+  // In the order of the file.
+  for (const Safetensors::Tensor& found : file.tensors()) {
+    const TensorPlan* tensor = plan.find(found.name);
+    if (tensor != nullptr) sources.push_back(weight_source(file, found, tensor->shape, tensor->is_matrix(), where));
   }
-  std::vector<WeightSource> sources = weight_sources(file, where);
-  for (WeightSource& source : sources) source.is_matrix = matrices.contains(source.name);
   return sources;
 }
 

@@ -143,7 +143,7 @@ struct ModelPlan {
 // config.check() has passed.
 RAFFIA_SIBLING_API ModelPlan plan_of(const ModelConfig& config);
 
-// Throws FormatError unless the file has the tensors of the plan with their shapes, and no others but scales of int8 rows.
+// Throws FormatError unless the file has the tensors of the plan with their shapes, and no others but scales of stored matrices.
 RAFFIA_SIBLING_API void require_tensors(const Safetensors& file, const ModelPlan& plan, std::string_view where);
 
 // The tensors of such a file, to be written again. `file` must outlive them.

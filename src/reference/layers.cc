@@ -1,6 +1,8 @@
 #include "reference/layers.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 namespace raffia::internal::twins {
@@ -19,6 +21,26 @@ void linear(View2 x, View2 weights, View1 bias, MutView2 y) {
   multiply(x,
            View2(weights.data(), weights.dtype(), {weights.extent(1), weights.extent(0)}, {weights.stride(1), weights.stride(0)}),
            bias, y);
+}
+
+void quantized(View2 x, MutView2 y) {
+  constexpr int64_t kBlock = 32;
+  for (int64_t n = 0; n < x.extent(0); ++n) {
+    for (int64_t first = 0; first < x.extent(1); first += kBlock) {
+      const int64_t end = std::min(first + kBlock, x.extent(1));
+      float max = 0;
+      bool is_finite = true;
+      for (int64_t i = first; i < end; ++i) {
+        is_finite = is_finite && std::isfinite(x(n, i));
+        max = std::max(max, std::abs(static_cast<float>(x(n, i))));
+      }
+      const float scale = max / 127.0f, inverse = 127.0f / max;
+      for (int64_t i = first; i < end; ++i) {
+        const double q = max < 0x1p-100f ? 0.0 : std::nearbyint(static_cast<float>(x(n, i)) * inverse);
+        y.set(is_finite ? static_cast<double>(scale) * q : std::numeric_limits<double>::quiet_NaN(), n, i);
+      }
+    }
+  }
 }
 
 void layer_norm(View2 x, View1 weight, View1 bias, double eps, MutView2 y) {

@@ -18,6 +18,10 @@ RAFFIA_SIBLING_API void linear(View2 x, View2 weights, View1 bias, MutView2 y);
 // c [M, N] = a [M, K] b [K, N] + bias [N].
 void multiply(View2 a, View2 b, View1 bias, MutView2 c);
 
+// The activations that products with int8 and int4 weights see (kernels/integer_product.h): in blocks of 32 columns,
+// q = round(x 127 / max |x|), y = max |x| / 127 q. Rounded as in fp32, since that is part of the definition.
+void quantized(View2 x, MutView2 y);
+
 // Each row over [E]: y = (x - mean) / sqrt(variance + eps) weight + bias.
 void layer_norm(View2 x, View1 weight, View1 bias, double eps, MutView2 y);
 

@@ -14,44 +14,44 @@
 namespace raffia::internal::runtime {
 namespace {
 
-// `count` numbers uniform in [-1, 1), each converted by `convert`.
-template <class Element>
-std::vector<std::byte> noise(size_t count, uint64_t seed, const auto& convert) {
-  constexpr size_t kPeriod = 65521;  // prime: the rows of a matrix differ
-  std::vector<float> drawn(std::min(count, kPeriod));
-  RandomStream random({.seed = seed});
-  for (float& value : drawn) value = static_cast<float>(2 * random.next_uniform() - 1);
-  std::vector<Element> elements(drawn.size());
-  convert(drawn, elements);
-  std::vector<std::byte> bytes(count * sizeof(Element));
-  for (size_t i = 0; i < count; i += kPeriod) {
-    std::memcpy(bytes.data() + i * sizeof(Element), elements.data(), std::min(count - i, elements.size()) * sizeof(Element));
+constexpr size_t kPeriod = 65521;  // prime: the rows of a matrix differ
+
+// `count` bytes: `period`, over and over.
+std::vector<std::byte> repeated(std::span<const std::byte> period, size_t count) {
+  std::vector<std::byte> bytes(count);
+  for (size_t i = 0; i < count; i += period.size()) {
+    std::memcpy(bytes.data() + i, period.data(), std::min(count - i, period.size()));
   }
   return bytes;
 }
 
-std::vector<std::byte> floats_of(size_t count, uint64_t seed, float scale) {
-  return noise<float>(count, seed, [scale](const std::vector<float>& drawn, std::vector<float>& elements) {
-    std::ranges::transform(drawn, elements.begin(), [scale](float x) { return scale * x; });
-  });
+// Numbers uniform in [-scale, scale).
+std::vector<float> noise(size_t count, uint64_t seed, float scale) {
+  std::vector<float> drawn(count);
+  RandomStream random({.seed = seed});
+  for (float& value : drawn) value = scale * static_cast<float>(2 * random.next_uniform() - 1);
+  return drawn;
 }
 
-std::vector<std::byte> matrix_of(WeightType type, size_t count, uint64_t seed, float scale) {
-  switch (type) {
-    case WeightType::bf16:
-      return noise<BFloat16>(count, seed, [scale](std::vector<float>& drawn, std::vector<BFloat16>& elements) {
-        for (float& x : drawn) x *= scale;
-        round_weights("random_weights", drawn, elements);
-      });
-    case WeightType::int8:
-      return noise<int8_t>(count, seed, [](const std::vector<float>& drawn, std::vector<int8_t>& elements) {
-        std::ranges::transform(drawn, elements.begin(), [](float x) { return static_cast<int8_t>(std::lround(127 * x)); });
-      });
-    case WeightType::f32:
-      break;
-  }
-  return floats_of(count, seed, scale);
+std::vector<std::byte> floats_of(size_t count, uint64_t seed) {
+  const std::vector<float> drawn = noise(std::min(count, kPeriod), seed, 1);
+  return repeated(std::as_bytes(std::span(drawn)), count * sizeof(float));
 }
+
+// The stored elements and scales of any matrix of a type, up to some size.
+struct StoredNoise {
+  std::vector<std::byte> elements, scales;
+
+  StoredNoise(const WeightFormat& format, size_t element_bytes, size_t scale_bytes, uint64_t seed, float scale) {
+    // A whole number of groups.
+    const auto group = static_cast<size_t>(format.group), columns = kPeriod / group * group;
+    const std::vector<float> drawn = noise(columns, seed, scale);
+    const StoredWeights stored =
+        store_weights("random_weights", View2(drawn.data(), {1, static_cast<int64_t>(columns)}), format.type);
+    elements = repeated(stored.elements, element_bytes);
+    if (scale_bytes > 0) scales = repeated(stored.scales, scale_bytes);
+  }
+};
 
 bool is_drawn(TensorRole role) { return role == TensorRole::draws || role == TensorRole::features; }
 
@@ -66,11 +66,17 @@ float start_value(TensorRole role) {
 std::vector<std::byte> random_weights(const ModelConfig& config, WeightType type, uint64_t seed) {
   config.check("random_weights");
   const ModelPlan plan = plan_of(config);
-  int64_t max = 0;  // elements of a matrix
-  for (const TensorPlan& tensor : plan.tensors) max = std::max(max, tensor.is_matrix() ? tensor.count() : 0);
+  const WeightFormat& format = format_of(type);
+  size_t max_elements = 0, max_scales = 0;  // bytes of a matrix
+  const auto rows_of = [](const TensorPlan& tensor) { return static_cast<size_t>(tensor.shape[0]); };
+  for (const TensorPlan& tensor : plan.tensors) {
+    if (!tensor.is_matrix()) continue;
+    max_elements = std::max(max_elements, rows_of(tensor) * format.row_bytes(tensor.shape[1]));
+    max_scales = std::max(max_scales, rows_of(tensor) * format.row_scale_bytes(tensor.shape[1]));
+  }
   // Half the width of the uniform distribution that keeps the variance.
   const auto scale = static_cast<float>(std::sqrt(3.0 / static_cast<double>(config.width)));
-  const std::vector<std::byte> matrix = matrix_of(type, static_cast<size_t>(max), seed, scale);
+  const StoredNoise matrix(format, max_elements, max_scales, seed, scale);
 
   std::deque<std::vector<std::byte>> vectors;  // spans of written point here
   std::vector<TensorToWrite> written;
@@ -82,11 +88,14 @@ std::vector<std::byte> random_weights(const ModelConfig& config, WeightType type
   for (const TensorPlan& tensor : plan.tensors) {
     const auto count = static_cast<size_t>(tensor.count());
     if (tensor.is_matrix()) {
-      written.push_back({tensor.name, dtype_of(type), tensor.shape, std::span(matrix).first(count * size_of(type))});
-      const int64_t rows = tensor.shape[0];
-      if (type == WeightType::int8) add_constant(scale_name(tensor.name), {rows}, static_cast<size_t>(rows), scale / 127);
+      const int64_t rows = tensor.shape[0], columns = tensor.shape[1];
+      written.push_back({tensor.name, format.element, stored_shape(format, rows, columns),
+                         std::span(matrix.elements).first(rows_of(tensor) * format.row_bytes(columns))});
+      if (format.scales == WeightFormat::Scales::none) continue;
+      written.push_back({scale_name(tensor.name), format.scale, scale_shape(format, rows, columns),
+                         std::span(matrix.scales).first(rows_of(tensor) * format.row_scale_bytes(columns))});
     } else if (is_drawn(tensor.role)) {
-      written.push_back({tensor.name, "F32", tensor.shape, vectors.emplace_back(floats_of(count, seed, 1))});
+      written.push_back({tensor.name, "F32", tensor.shape, vectors.emplace_back(floats_of(count, seed))});
     } else {
       add_constant(tensor.name, tensor.shape, count, start_value(tensor.role));
     }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "io/formats/weight_file.h"
@@ -36,30 +38,40 @@ std::vector<float> WeightReader::floats(const std::string& name, const std::vect
 
 std::vector<float> WeightReader::floats(const TensorPlan& tensor) { return floats(tensor.name, tensor.shape); }
 
+const void* WeightReader::aligned(const Safetensors::Tensor& tensor, size_t alignment) {
+  const std::byte* bytes = image_.data() + tensor.begin;
+  if (reinterpret_cast<uintptr_t>(bytes) % alignment == 0) return bytes;
+  std::vector<float>& copy = copies_.emplace_back((tensor.end - tensor.begin + sizeof(float) - 1) / sizeof(float));
+  std::memcpy(copy.data(), bytes, tensor.end - tensor.begin);
+  return copy.data();
+}
+
 WeightMatrix WeightReader::matrix(const TensorPlan& plan) {
-  const Safetensors::Tensor& found = tensor(plan.name, plan.shape);
-  const int64_t rows = plan.shape[0], columns = plan.shape[1];
-  WeightMatrix matrix{
-      .type = WeightType::f32, .data = image_.data() + found.begin, .scales = nullptr, .rows = rows, .columns = columns};
-  size_t size = sizeof(float);
-  if (found.dtype == "I8") {
-    copies_.push_back(floats(scale_name(plan.name), {rows}));
-    matrix.type = WeightType::int8;
-    matrix.scales = copies_.back().data();
-    size = 1;
-  } else if (found.dtype == "BF16") {
-    matrix.type = WeightType::bf16;
-    size = 2;
-  } else if (found.dtype != "F32") {
-    refuse(plan.name, fmt::format("is {}, expected F32, BF16 or I8", found.dtype));
-  }
-  if (reinterpret_cast<uintptr_t>(matrix.data) % size != 0) {
-    std::vector<float>& copy = copies_.emplace_back((found.end - found.begin + sizeof(float) - 1) / sizeof(float));
-    std::memcpy(copy.data(), matrix.data, found.end - found.begin);
-    matrix.data = copy.data();
+  const StoredTensor stored = stored_tensor(file_, file_.at(plan.name), plan.shape, where_);
+  read_.insert(plan.name);
+  const WeightFormat& format = *stored.format;
+  WeightMatrix matrix{.type = format.type,
+                      .data = aligned(*stored.elements, format.element_bytes),
+                      .rows = plan.shape[0],
+                      .columns = plan.shape[1]};
+  if (stored.scales != nullptr) {
+    require_finite(*stored.scales);
+    matrix.scales = aligned(*stored.scales, format.scale_bytes);
   }
   types_.insert(matrix.type);
   return matrix;
+}
+
+void WeightReader::require_finite(const Safetensors::Tensor& scales) const {
+  constexpr size_t kPiece = 1 << 14;
+  std::vector<float> piece;
+  const uint64_t count = static_cast<uint64_t>(element_count(scales.shape).value_or(0));
+  for (uint64_t first = 0; first < count; first += piece.size()) {
+    piece.resize(std::min<uint64_t>(kPiece, count - first));
+    file_.read_part(scales, first, piece);
+    const auto bad = std::ranges::find_if_not(piece, [](float scale) { return std::isfinite(scale); });
+    if (bad != piece.end()) refuse(scales.name, fmt::format("holds {}, expected finite scales", *bad));
+  }
 }
 
 Linear WeightReader::linear(const LinearLayerPlan& plan) {

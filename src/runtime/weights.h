@@ -32,7 +32,7 @@ class WeightReader {
   WeightReader(std::span<const std::byte> image, const ModelPlan& plan, std::string_view where);
 
   std::vector<float> floats(const TensorPlan& tensor);  // F32, or BF16 that is widened
-  WeightMatrix matrix(const TensorPlan& tensor);        // F32, BF16, or I8 with scales
+  WeightMatrix matrix(const TensorPlan& tensor);        // any stored type, with its scales
   Linear linear(const LinearLayerPlan& plan);
 
   void expect_all_read(const ModelPlan& plan) const;  // throws if a part of the model was left out
@@ -46,6 +46,9 @@ class WeightReader {
  private:
   const Safetensors::Tensor& tensor(const std::string& name, const std::vector<int64_t>& shape);
   std::vector<float> floats(const std::string& name, const std::vector<int64_t>& shape);
+  // The bytes of a tensor, or a copy if they are not aligned.
+  const void* aligned(const Safetensors::Tensor& tensor, size_t alignment);
+  void require_finite(const Safetensors::Tensor& scales) const;
   [[noreturn]] void refuse(std::string_view name, std::string_view reason) const;
 
   std::span<const std::byte> image_;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -56,7 +57,22 @@ TEST_F(Import, Llama2cBecomesAModelThatCanBeQuantized) {
   EXPECT_LE(report["row_error_mean"], report["row_error_worst"]);
   EXPECT_LT(report["row_error_worst"], 0.02);  // at most half of 1 / 127 of the largest, in rows that are far from flat
   EXPECT_EQ(run(fmt::format("quantize {} {}", at("int8"), at("int8"))).exit_code, 2);
-  EXPECT_EQ(run(fmt::format("quantize {} {} --type int4", at("model"), at("other"))).exit_code, 2);
+
+  // int4 from int8, with the loss on a text. Rows of 32 columns have an error of about 1 / 8 / sqrt(12) of the largest.
+  std::ofstream(directory_.path() / "text.txt") << "ab ab a b ab b\n<|endoftext|>\na ab a b b ab";
+  const Result scored = run(fmt::format("quantize {} {} --type int4 --data {} --json", at("int8"), at("int4"), at("text.txt")));
+  ASSERT_EQ(scored.exit_code, 0) << scored.err;
+  const auto loss = nlohmann::json::parse(scored.out);
+  EXPECT_EQ(loss["type"], "int4");
+  EXPECT_GT(loss["row_error_mean"], 0.02);
+  EXPECT_LT(loss["row_error_worst"], 0.2);
+  EXPECT_GT(loss["loss_tokens"], 10);
+  EXPECT_GT(loss["loss_before"], 0.0);
+  EXPECT_NE(loss["loss"], loss["loss_before"]);
+  EXPECT_NEAR(loss["loss"], loss["loss_before"], 0.2 * loss["loss_before"].get<double>());
+  EXPECT_NE(run(fmt::format("quantize {} {} --data {}", at("model"), at("other"), at("missing.txt"))).exit_code, 0);
+  EXPECT_FALSE(std::filesystem::exists(directory_.path() / "other"));
+  EXPECT_EQ(run(fmt::format("quantize {} {} --type int3", at("model"), at("other"))).exit_code, 2);
   EXPECT_FALSE(std::filesystem::exists(directory_.path() / "other"));
 }
 

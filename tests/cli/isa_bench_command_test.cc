@@ -84,7 +84,7 @@ TEST_F(IsaBenchCommand, CsvIsALinePerRecord) {
 
 TEST_F(IsaBenchCommand, BadUsageExitsWithTwoAndSaysWhy) {
   expect_refused("--ops rfa,nope", "--ops: kind is \"nope\", expected one of softmax, window, rfa");
-  expect_refused("--ops rfa,nope", "product_int8");
+  expect_refused("--ops rfa,nope", "product_int4");
   expect_refused("--ops rfa:map=nope", "--ops: map of rfa is \"nope\"");
   expect_refused("--length 0", "--length: '0' is not a positive integer");
   expect_refused("--threads 100000", "--threads: '100000' is too large, expected at most 1024");

@@ -105,16 +105,17 @@ TEST_F(ModelBench, DecodeCountsTokensBytesAndRatios) {
 
 TEST_F(ModelBench, TypesOfWeightsAreMeasuredOneByOne) {
   const json records =
-      records_of("bench decode --estimators rfa_gate,softmax --type f32,bf16,int8 --depths 7 --tokens 2" + kTiny);
-  ASSERT_EQ(records.size(), 6U);
+      records_of("bench decode --estimators rfa_gate,softmax --type f32,bf16,int8,int4 --depths 7 --tokens 2" + kTiny);
+  ASSERT_EQ(records.size(), 8U);
   std::map<std::string, int64_t> bytes;
   for (const json& record : records) {
     bytes[record["type"]] = record["weight_bytes"];
     EXPECT_TRUE(record["ratio_to_softmax"].is_number()) << record;
   }
-  ASSERT_EQ(bytes.size(), 3U);
+  ASSERT_EQ(bytes.size(), 4U);
   EXPECT_LT(bytes["bf16"], bytes["f32"]);
   EXPECT_LT(bytes["int8"], bytes["bf16"]);
+  EXPECT_LT(bytes["int4"], bytes["int8"]);
 }
 
 TEST_F(ModelBench, EveryEstimatorStepsAtAnyDepth) {
@@ -222,7 +223,7 @@ TEST_F(BenchOfADirectory, SessionsOfASmallVocabularyAreTimed) {
 
 TEST_F(ModelBench, BadFlagsAreRefused) {
   expect_refused("bench decode --depths 5,-1", "--depths: '-1' is not an integer of 0 or more");
-  expect_refused("bench decode --type f16", "--type: 'f16' is unknown, expected one of f32, bf16, int8");
+  expect_refused("bench decode --type f16", "--type: 'f16' is unknown, expected one of f32, bf16, int8, int4");
   expect_refused("bench decode --estimators nope", "nope");
   expect_refused("bench decode --width 30 --heads 4", "heads");
   expect_refused("bench prefill --lengths 0", "--lengths: '0' is not a positive integer");

@@ -4,56 +4,71 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
+
+#include "core/dispatch.h"
 #include "reference/layers.h"
 #include "support/arrays.h"
 
 namespace raffia::internal {
 namespace {
 
-constexpr WeightType kTypes[] = {WeightType::f32, WeightType::bf16, WeightType::int8};
+constexpr WeightType kTypes[] = {WeightType::f32, WeightType::bf16, WeightType::int8, WeightType::int4};
 
-// Weights in their stored form, and what they stand for exactly. Stored bytes begin `offset` elements into an allocation, so
-// that no vector is aligned; what surrounds x and y is NaN.
+bool by_integers(WeightType type) { return format_of(type).by_integers; }
+
+// Weights in their stored form, and what they stand for exactly. Stored bytes begin one element into an allocation that ends with
+// them, so that no vector is aligned and AddressSanitizer sees what is read past the end; what surrounds x and y is NaN.
 class Layer {
  public:
   Layer(WeightType type, int64_t rows, int64_t columns, bool biased, uint64_t seed = 1)
-      : type_(type), rows_(rows), columns_(columns), exact_(static_cast<size_t>(rows * columns)) {
-    std::vector<float> weights = normals(exact_.size(), seed, 0.0f, 0.5f);
+      : exact_(static_cast<size_t>(rows * columns)) {
+    const std::vector<float> weights = normals(exact_.size(), seed, 0.0f, 0.5f);
     if (biased) bias_ = normals(static_cast<size_t>(rows), seed + 1);
-    floats_.assign(1 + weights.size(), kNan);
-    halves_.resize(1 + weights.size(), BFloat16::from_float(kNan));
-    bytes_.resize(3 + weights.size(), 127);
-    scales_.resize(static_cast<size_t>(rows));
-    quantize_rows("w", View2(weights.data(), {rows, columns}), std::span(bytes_).subspan(3), scales_);
-    round_weights("w", weights, std::span(halves_).subspan(1));
-    std::copy(weights.begin(), weights.end(), floats_.begin() + 1);
-    for (size_t i = 0; i < exact_.size(); ++i) {
-      const double scale = static_cast<double>(scales_[i / static_cast<size_t>(columns)]);
-      exact_[i] = type == WeightType::f32    ? static_cast<double>(weights[i])
-                  : type == WeightType::bf16 ? static_cast<double>(halves_[1 + i].to_float())
-                                             : scale * bytes_[3 + i];
+    stored_ = store_weights("w", View2(weights.data(), {rows, columns}), type);
+    const size_t offset = format_of(type).element_bytes;
+    bytes_.assign(offset + stored_.elements.size(), std::byte{127});
+    std::copy(stored_.elements.begin(), stored_.elements.end(), bytes_.begin() + static_cast<ptrdiff_t>(offset));
+    matrix_ = stored_.matrix;
+    matrix_.data = bytes_.data() + offset;
+    // A stored element times its scale is exact in double: rows are read with a scale of 1.
+    StoredWeights elements = stored_;
+    const WeightFormat& format = format_of(type);
+    const float one = 1.0f;
+    const BFloat16 half_one = BFloat16::from_float(1.0f);
+    for (size_t i = 0; i < elements.scales.size(); i += format.scale_bytes) {
+      std::memcpy(elements.scales.data() + i, format.scale_bytes == 4 ? static_cast<const void*>(&one) : &half_one,
+                  format.scale_bytes);
+    }
+    elements.matrix.data = elements.elements.data();
+    elements.matrix.scales = elements.scales.data();
+    std::vector<float> row(static_cast<size_t>(columns));
+    for (int64_t r = 0; r < rows; ++r) {
+      copy_row(elements.matrix, r, row);
+      for (int64_t c = 0; c < columns; ++c) {
+        double scale = 1;
+        if (format.scales == WeightFormat::Scales::row) scale = matrix_.row_scales()[r];
+        if (format.scales == WeightFormat::Scales::group) scale = matrix_.group_scales(r)[c / format.group].to_float();
+        exact_[static_cast<size_t>(r * columns + c)] = scale * row[static_cast<size_t>(c)];
+      }
     }
   }
+  Layer(const Layer&) = delete;
 
-  WeightMatrix weights() const {
-    const void* data = type_ == WeightType::f32    ? static_cast<const void*>(floats_.data() + 1)
-                       : type_ == WeightType::bf16 ? static_cast<const void*>(halves_.data() + 1)
-                                                   : static_cast<const void*>(bytes_.data() + 3);
-    return {type_, data, type_ == WeightType::int8 ? scales_.data() : nullptr, rows_, columns_};
-  }
+  const WeightMatrix& weights() const { return matrix_; }
   const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
-  View1 bias_view() const { return bias_.empty() ? View1() : View1(bias_.data(), {rows_}); }
-  View2 exact() const { return View2(exact_.data(), {rows_, columns_}); }
+  View1 bias_view() const { return bias_.empty() ? View1() : View1(bias_.data(), {matrix_.rows}); }
+  View2 exact() const { return View2(exact_.data(), {matrix_.rows, matrix_.columns}); }
   std::string text(int64_t tokens) const {
-    return fmt::format("{} [{} x {}] -> {} isa {}", name_of(type_), tokens, columns_, rows_, name_of(active_isa()));
+    return fmt::format("{} [{} x {}] -> {} isa {}{}", name_of(matrix_.type), tokens, matrix_.columns, matrix_.rows,
+                       name_of(active_isa()), vnni_is_active() ? " with VNNI" : "");
   }
 
  private:
-  WeightType type_;
-  int64_t rows_, columns_;
-  std::vector<float> floats_, scales_, bias_;
-  std::vector<BFloat16> halves_;
-  std::vector<int8_t> bytes_;
+  StoredWeights stored_;
+  std::vector<std::byte> bytes_;
+  WeightMatrix matrix_;
+  std::vector<float> bias_;
   std::vector<double> exact_;
 };
 
@@ -91,12 +106,24 @@ void expect_matches_reference(const Layer& layer, int64_t tokens, bool any_compa
   const View2 x = rows_with_gap(values, tokens, columns);
   const std::vector<float> found = product(layer, x, any_company);
   std::vector<double> expected(static_cast<size_t>(tokens * rows));
-  twins::linear(x, layer.exact(), layer.bias_view(), MutView2(expected.data(), {tokens, rows}));
+  // What products with integers multiply is part of their definition; how far it is from x is another test.
+  std::vector<double> seen(static_cast<size_t>(tokens * columns));
+  const MutView2 seen_view(seen.data(), {tokens, columns});
+  if (by_integers(layer.weights().type)) {
+    twins::quantized(x, seen_view);
+  } else {
+    for (int64_t n = 0; n < tokens; ++n) {
+      for (int64_t i = 0; i < columns; ++i) seen_view.set(x(n, i), n, i);
+    }
+  }
+  twins::linear(seen_view, layer.exact(), layer.bias_view(), MutView2(expected.data(), {tokens, rows}));
   for (int64_t n = 0; n < tokens; ++n) {
     for (int64_t o = 0; o < rows; ++o) {
       // A product and a sum round once for each column, the scale and the bias twice more: relative to the sum of magnitudes.
+      // Integers round a product of scales, a product and a sum for each block of 32 columns, and the same at the end: a block's
+      // two products and one sum are at most columns + 3 for any number of them.
       double magnitude = layer.bias() == nullptr ? 0.0 : std::abs(layer.bias_view()(o));
-      for (int64_t i = 0; i < columns; ++i) magnitude += std::abs(x(n, i) * layer.exact()(o, i));
+      for (int64_t i = 0; i < columns; ++i) magnitude += std::abs(View2(seen_view)(n, i) * layer.exact()(o, i));
       const double error = 1.01 * static_cast<double>(columns + 3) * kUnit * magnitude;
       ASSERT_LE(std::abs(static_cast<double>(found[static_cast<size_t>(n * (rows + kGap) + o)]) -
                          expected[static_cast<size_t>(n * rows + o)]),
@@ -106,10 +133,17 @@ void expect_matches_reference(const Layer& layer, int64_t tokens, bool any_compa
   }
 }
 
+// AVX-512 has two variants of products with integers.
 template <class Body>
 void for_each_isa_and_type(const Body& body) {
   for_each_isa([&] {
     for (WeightType type : kTypes) body(type);
+    if (!vnni_is_active()) return;
+    allow_vnni(false);
+    for (WeightType type : kTypes) {
+      if (by_integers(type)) body(type);
+    }
+    allow_vnni(true);
   });
 }
 
@@ -143,6 +177,7 @@ TEST(Linear, TokensOfOneTextEqualTheReference) {
       const Layer layer(type, rows, 40, rows % 2 == 0);
       for (int64_t tokens : {24, 25, 33}) expect_matches_reference(layer, tokens, false);
     }
+    expect_matches_reference(Layer(type, 300, 513, true), 26, false);  // several blocks of both
   });
 }
 
@@ -215,11 +250,100 @@ void expect_same_bits_for_threads_and_tasks(WeightType type, int64_t tokens, boo
 }
 
 TEST(Linear, ThreadsAndFusedTasksChangeNoBit) {
-  for (WeightType type : kTypes) {
+  for_each_isa_and_type([](WeightType type) {
     for (int64_t tokens : {1, 3, 40}) {
       for (bool any_company : {true, false}) expect_same_bits_for_threads_and_tasks(type, tokens, any_company);
     }
+  });
+}
+
+TEST(Linear, IntegersHaveTheSameBitsOnEveryIsaAndInAnyCompany) {
+  for (WeightType type : kTypes) {
+    if (!by_integers(type)) continue;
+    for (int64_t columns : {40, 512, 1300}) {
+      const Layer layer(type, 37, columns, true);
+      const std::vector<float> x = activations(30, columns);
+      const std::vector<float> all = product(layer, rows_with_gap(x, 30, columns));
+      for_each_isa_and_type([&](WeightType one) {
+        if (one != type) return;
+        for (int64_t tokens : {1, 2, 7, 30}) {
+          for (bool any_company : {true, false}) {
+            const std::vector<float> some = product(layer, rows_with_gap(x, tokens, columns), any_company);
+            ASSERT_TRUE(same_bits(some, std::span(all).first(some.size()))) << layer.text(tokens);
+          }
+        }
+      });
+    }
   }
+}
+
+TEST(Linear, QuantizedActivationsAreWithinHalfAStep) {
+  const int64_t columns = 300;
+  std::vector<float> x = normals(static_cast<size_t>(columns), 4);
+  for (size_t i = 64; i < 96; ++i) x[i] *= 1e30f;
+  for (size_t i = 96; i < 128; ++i) x[i] *= 1e-25f;
+  for (size_t i = 128; i < 160; ++i) x[i] *= 1e-36f;
+  std::vector<double> seen(x.size());
+  twins::quantized(View2(x.data(), {1, columns}), MutView2(seen.data(), {1, columns}));
+  for (size_t first = 0; first < x.size(); first += 32) {
+    const std::span<const float> block = std::span(x).subspan(first, std::min<size_t>(32, x.size() - first));
+    double max = 0;
+    for (const float value : block) max = std::max(max, std::abs(static_cast<double>(value)));
+    // Half a step, and four roundings of at most 127 steps: of the inverse scale, the product, and the scale twice. Below 2^-100
+    // all is 0.
+    const double bound = max < 0x1p-100 ? max : max / 127 * (0.5 + 4 * 127 * kUnit);
+    for (size_t i = 0; i < block.size(); ++i) EXPECT_LE(std::abs(seen[first + i] - block[i]), bound) << first + i;
+  }
+}
+
+TEST(Linear, AnActivationThatIsNotFiniteMakesItsTokenNan) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for_each_isa_and_type([&](WeightType type) {
+    if (!by_integers(type)) return;
+    const int64_t columns = 100, tokens = 5;
+    const Layer layer(type, 21, columns, true);
+    for (const float bad : {kNan, infinity, -infinity}) {
+      std::vector<float> x = activations(tokens, columns);
+      const std::vector<float> sound = product(layer, rows_with_gap(x, tokens, columns));
+      x[static_cast<size_t>(2 * (columns + kGap) + 97)] = bad;
+      const std::vector<float> y = product(layer, rows_with_gap(x, tokens, columns));
+      for (int64_t n = 0; n < tokens; ++n) {
+        for (int64_t o = 0; o < 21; ++o) {
+          const auto i = static_cast<size_t>(n * (21 + kGap) + o);
+          if (n == 2) {
+            EXPECT_TRUE(std::isnan(y[i])) << layer.text(tokens);
+          } else {
+            EXPECT_EQ(y[i], sound[i]) << layer.text(tokens);
+          }
+        }
+      }
+      EXPECT_TRUE(std::isnan(product(layer, rows_with_gap(x, tokens, columns).slice(0, 2, 1))[20])) << layer.text(1);
+    }
+  });
+}
+
+// Sums of extremes stay exact: 32 products of at most 127 by 128.
+TEST(Linear, ExtremeIntegersDoNotOverflow) {
+  for_each_isa_and_type([](WeightType type) {
+    if (!by_integers(type)) return;
+    const int64_t rows = 19, columns = 96;
+    const bool nibbles = type == WeightType::int4;
+    for (const int sign : {-1, 1}) {
+      const std::vector<std::byte> stored(static_cast<size_t>(rows) * format_of(type).row_bytes(columns),
+                                          nibbles ? std::byte{0} : std::byte{0x80});  // -8 or -128
+      const std::vector<float> row_scales(static_cast<size_t>(rows), 1.0f);
+      const std::vector<BFloat16> group_scales(static_cast<size_t>(rows * 3), BFloat16::from_float(1.0f));
+      const WeightMatrix weights{type, stored.data(), nibbles ? static_cast<const void*>(group_scales.data()) : row_scales.data(),
+                                 rows, columns};
+      for (int64_t tokens : {1, 9}) {
+        const std::vector<float> x(static_cast<size_t>(tokens * columns), static_cast<float>(127 * sign));
+        std::vector<float> y(static_cast<size_t>(tokens * rows));
+        const LinearTask task{weights, nullptr, View2(x.data(), {tokens, columns}), MutView2(y.data(), {tokens, rows})};
+        linear(std::span(&task, 1), {.threads = 1});
+        for (const float one : y) ASSERT_EQ(one, static_cast<float>(sign * -96 * 127 * (nibbles ? 8 : 128)));
+      }
+    }
+  });
 }
 
 TEST(Linear, NoTokensAndNoTasksAreNoWork) {
@@ -245,7 +369,7 @@ TEST(Linear, RefusesWhatDoesNotFit) {
   WeightMatrix unscaled = layer.weights();
   unscaled.scales = nullptr;
   EXPECT_EQ(refusal({unscaled, nullptr, View2(x.data(), {2, 8}), out}),
-            "linear: weights is int8 without scales, expected one for each of 4 rows");
+            "linear: weights is int8 without scales, expected 1 for each of 4 rows");
 }
 
 }  // namespace

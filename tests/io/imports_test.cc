@@ -269,13 +269,13 @@ TEST(WeightFile, MatricesBeginAtMultiplesOfTheirElements) {
   const std::vector<WeightSource> sources = {
       {"a.weight", {7, 9}, read, true}, {"norm.weight", {5}, read}, {"b.weight", {3, 1}, read, true}};
   const TemporaryDirectory directory("weight_file_test");
-  for (const WeightType type : {WeightType::f32, WeightType::bf16, WeightType::int8}) {
+  for (const auto& [name, type] : kWeightTypes) {
     const std::filesystem::path path = directory.path() / "x.safetensors";
     write_weights(path, sources, type);
     const Safetensors file = Safetensors::open(path);
     EXPECT_EQ(file.at("norm.weight").begin % 4, 0U);
-    EXPECT_EQ(file.at("a.weight").begin % size_of(type), 0U);
-    EXPECT_EQ(file.at("b.weight").begin % size_of(type), 0U);
+    EXPECT_EQ(file.at("a.weight").begin % format_of(type).element_bytes, 0U);
+    EXPECT_EQ(file.at("b.weight").begin % format_of(type).element_bytes, 0U);
   }
 }
 
@@ -283,7 +283,7 @@ TEST(WeightFile, WeightsThatAreNotFiniteAreRefusedByName) {
   const auto read = [](int64_t, std::span<float> rows) { std::ranges::fill(rows, INFINITY); };
   const std::vector<WeightSource> sources = {{"a.weight", {2, 2}, read, true}};
   const TemporaryDirectory directory("weight_file_test");
-  for (const WeightType type : {WeightType::f32, WeightType::bf16, WeightType::int8}) {
+  for (const auto& [name, type] : kWeightTypes) {
     const std::string said = refusal<InvalidArgument>([&] { write_weights(directory.path() / "x", sources, type); });
     EXPECT_NE(said.find("a.weight"), std::string::npos) << said;
   }

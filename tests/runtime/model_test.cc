@@ -11,6 +11,7 @@
 #include "golden.h"
 #include "io/formats/image.h"
 #include "io/formats/text.h"
+#include "io/formats/weight_file.h"
 #include "model/model_directory.h"
 #include "raffia/error.h"
 #include "raffia/session.h"
@@ -55,38 +56,30 @@ Tensors stored_as(Tensors tensors, WeightType type) {
     }
     std::vector<float> floats(one.bytes.size() / sizeof(float));
     std::memcpy(floats.data(), one.bytes.data(), one.bytes.size());
-    if (type == WeightType::bf16) {
-      std::vector<BFloat16> rounded(floats.size());
-      round_weights(name, floats, rounded);
-      OwnedTensor& to = result[name] = {"BF16", one.shape, std::vector<std::byte>(floats.size() * 2)};
-      std::memcpy(to.bytes.data(), rounded.data(), to.bytes.size());
-    } else {
-      std::vector<int8_t> quantized(floats.size());
-      std::vector<float> scales(static_cast<size_t>(one.shape[0]));
-      quantize_rows(name, View2(floats.data(), {one.shape[0], one.shape[1]}), quantized, scales);
-      OwnedTensor& to = result[name] = {"I8", one.shape, std::vector<std::byte>(floats.size())};
-      std::memcpy(to.bytes.data(), quantized.data(), to.bytes.size());
-      OwnedTensor& factors = result[name + "_scale"] = {"F32", {one.shape[0]}, std::vector<std::byte>(scales.size() * 4)};
-      std::memcpy(factors.bytes.data(), scales.data(), factors.bytes.size());
+    const WeightFormat& format = format_of(type);
+    StoredWeights stored = store_weights(name, View2(floats.data(), {one.shape[0], one.shape[1]}), type);
+    result[name] = {format.element, stored_shape(format, one.shape[0], one.shape[1]), std::move(stored.elements)};
+    if (format.scales != WeightFormat::Scales::none) {
+      result[scale_name(name)] = {format.scale, scale_shape(format, one.shape[0], one.shape[1]), std::move(stored.scales)};
     }
   }
   return result;
 }
 
-// The same weights, rounded, as plain fp32: what the stored ones mean.
-Tensors widened(const Tensors& tensors) {
+// The same weights, rounded, as plain fp32 with the shapes of `original`: what the stored ones mean.
+Tensors widened(const Tensors& tensors, const Tensors& original) {
   Tensors result;
-  for (const auto& [name, one] : tensors) {
-    if (name.ends_with("_scale")) continue;
-    OwnedTensor& to = result[name] = one;
+  for (const auto& [name, whole] : original) {
+    const OwnedTensor& one = tensors.at(name);
+    OwnedTensor& to = result[name] = whole;
     if (one.dtype == "F32") continue;
-    const auto columns = static_cast<size_t>(one.shape[1]);
-    WeightMatrix matrix{.type = one.dtype == "I8" ? WeightType::int8 : WeightType::bf16, .data = one.bytes.data()};
-    matrix.rows = one.shape[0];
-    matrix.columns = one.shape[1];
-    if (matrix.type == WeightType::int8) matrix.scales = reinterpret_cast<const float*>(tensors.at(name + "_scale").bytes.data());
-    to.dtype = "F32";
-    to.bytes.resize(static_cast<size_t>(matrix.rows) * columns * sizeof(float));
+    const auto scales = tensors.find(scale_name(name));
+    const auto columns = static_cast<size_t>(whole.shape[1]);
+    const WeightMatrix matrix{.type = find_weight_format(one.dtype)->type,
+                              .data = one.bytes.data(),
+                              .scales = scales == tensors.end() ? nullptr : scales->second.bytes.data(),
+                              .rows = whole.shape[0],
+                              .columns = whole.shape[1]};
     for (int64_t row = 0; row < matrix.rows; ++row) {
       std::vector<float> floats(columns);
       copy_row(matrix, row, floats);
@@ -106,15 +99,67 @@ std::vector<float> last_logits(const ModelConfig& config, const Tensors& tensors
 
 TEST(Model, StoredTypesMeanWhatTheyHold) {
   for (const std::string name : {"lm-gate", "llama-rfa_gate", "lm-softmax"}) {
-    for (const WeightType type : {WeightType::bf16, WeightType::int8}) {
-      const Tensors stored = stored_as(tensors_of(name), type);
+    const Tensors original = tensors_of(name);
+    for (const WeightType type : {WeightType::bf16, WeightType::int8, WeightType::int4}) {
+      const Tensors stored = stored_as(original, type);
       const std::vector<float> found = last_logits(config_of(name), stored),
-                               expected = last_logits(config_of(name), widened(stored));
+                               expected = last_logits(config_of(name), widened(stored, original));
+      double square = 0;
+      for (const float logit : expected) square += static_cast<double>(logit) * logit / static_cast<double>(expected.size());
       for (size_t i = 0; i < found.size(); ++i) {
-        // The scale of a row is a factor of each product here, and of their sum there.
-        EXPECT_NEAR(found[i], expected[i], 1e-4 * (1 + std::abs(expected[i]))) << name << " " << name_of(type);
+        double bound = 1e-4 * (1 + std::abs(expected[i]));  // of bf16, the order of summation
+        if (format_of(type).by_integers) {
+          // Activations are rounded to steps of max / 127 of 32 columns: an error of max / 127 / sqrt(12), for normal numbers 2.4
+          // / 440 = 0.0055 of their size. Each of the 7 products from the embedding to the logits adds one, sqrt(7) in all, and
+          // the greatest of some dozens of logits is three times as far off as most.
+          bound = 3 * std::sqrt(7.0) * 0.0055 * std::sqrt(square);
+        }
+        EXPECT_NEAR(found[i], expected[i], bound) << name << " " << name_of(type);
       }
       EXPECT_EQ(Model::over(config_of(name), image_of(stored), nullptr, "image")->weight_type(), name_of(type));
+    }
+  }
+}
+
+TEST(Model, IntegerWeightsAreRefusedIfShapesOrScalesDoNotFit) {
+  const std::string name = "lm-gate", key = "decoder.layers.0.ffn_up.weight", scale = scale_name(key);
+  for (const WeightType type : {WeightType::int8, WeightType::int4}) {
+    const Tensors whole = stored_as(tensors_of(name), type);
+    const auto refusal_of = [&](const std::function<void(Tensors&)>& change) {
+      Tensors tensors = whole;
+      change(tensors);
+      const std::vector<std::byte> image = image_of(tensors);
+      return refusal<FormatError>([&] { (void)Model::over(config_of(name), image, nullptr, "image"); });
+    };
+    const auto expect = [&](const std::string& said, const std::string& part) {
+      EXPECT_NE(said.find(part), std::string::npos) << name_of(type) << ": " << said;
+    };
+    EXPECT_EQ(refusal_of([](Tensors&) {}), "accepted");
+    expect(refusal_of([&](Tensors& t) { t.erase(scale); }), scale + "\" are missing");
+    expect(refusal_of([&](Tensors& t) {
+             t[key].shape[1] -= 1;
+             t[key].bytes.resize(static_cast<size_t>(t[key].shape[0] * t[key].shape[1]));
+           }),
+           "has shape");
+    expect(refusal_of([&](Tensors& t) {
+             t[scale].shape[0] -= 1;
+             t[scale].bytes.resize(t[scale].bytes.size() / static_cast<size_t>(t[scale].shape[0] + 1) *
+                                   static_cast<size_t>(t[scale].shape[0]));
+           }),
+           "has scales");
+    expect(refusal_of([&](Tensors& t) {
+             t[scale].dtype = "U8";
+             t[scale].shape.back() *= static_cast<int64_t>(format_of(type).scale_bytes);
+           }),
+           "has scales U8");
+    // NaN and infinity in the last scale.
+    for (const uint32_t bits : {0x7FC00000U, 0xFF800000U}) {
+      expect(refusal_of([&](Tensors& t) {
+               const size_t size = format_of(type).scale_bytes;
+               std::memcpy(t[scale].bytes.data() + t[scale].bytes.size() - size, reinterpret_cast<const char*>(&bits) + 4 - size,
+                           size);
+             }),
+             "expected finite scales");
     }
   }
 }
@@ -168,12 +213,12 @@ TEST(Model, WhateverDoesNotFitIsNamed) {
             "image: tensor \"decoder.extra\" is not part of the model");
   EXPECT_NE(refusal_of([&](Tensors&, ModelConfig& c) { c.width *= 2; }).find("has shape"), std::string::npos);
   EXPECT_NE(refusal_of([&](Tensors&, ModelConfig& c) { c.layers += 1; }).find("is missing"), std::string::npos);
-  EXPECT_NE(refusal_of([&](Tensors& t, ModelConfig&) { t[key].dtype = "I32"; }).find("is I32, expected F32, BF16 or I8"),
+  EXPECT_NE(refusal_of([&](Tensors& t, ModelConfig&) { t[key].dtype = "I32"; }).find("is I32, expected one of F32, BF16, I8, U8"),
             std::string::npos);
   EXPECT_NE(refusal_of([&](Tensors& t, ModelConfig&) {
               t[key].dtype = "I8";
               t[key].bytes.resize(t[key].bytes.size() / 4);
-            }).find(key + "_scale\" is missing"),
+            }).find(key + "_scale\" are missing"),
             std::string::npos);
   EXPECT_NE(refusal_of([&](Tensors&, ModelConfig& c) { c.heads = 7; }).find("\"heads\""), std::string::npos);
 

@@ -16,9 +16,9 @@ using runtime::random_weights;
 
 TEST(RandomWeights, AnyTypeMakesAModelThatRuns) {
   const ModelConfig config{.vocabulary = 40, .width = 32, .heads = 2, .layers = 2, .estimators = {parse_estimator("rfa_gate")}};
-  for (const WeightType type : {WeightType::f32, WeightType::bf16, WeightType::int8}) {
+  for (const auto& [name, type] : kWeightTypes) {
     const auto model = Model::over(config, random_weights(config, type, 3), nullptr, "random");
-    EXPECT_EQ(model->weight_type(), name_of(type));
+    EXPECT_EQ(model->weight_type(), name);
     Session session(model);
     session.prefill(std::vector<int32_t>{1, 2, 3, 4, 5});
     for (const float logit : session.logits()) EXPECT_TRUE(std::isfinite(logit));

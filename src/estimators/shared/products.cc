@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "core/check.h"
 #include "core/scratch.h"
 #include "core/trace.h"
+#include "kernels/integer_product.h"
 #include "kernels/weight_product.h"
 
 namespace raffia::internal {
@@ -25,8 +27,9 @@ void require_task(const LinearTask& task) {
   require(weights.rows >= 0 && weights.columns >= 0 && (weights.data != nullptr || weights.rows * weights.columns == 0),
           "{}: weights is [{}, {}] {} memory, expected sizes of at least 0 and memory", kName, weights.rows, weights.columns,
           weights.data == nullptr ? "without" : "with");
-  require(weights.type != WeightType::int8 || weights.scales != nullptr || weights.rows == 0,
-          "{}: weights is int8 without scales, expected one for each of {} rows", kName, weights.rows);
+  require(weights.scales != nullptr || weights.format().row_scales(weights.columns) * weights.rows == 0,
+          "{}: weights is {} without scales, expected {} for each of {} rows", kName, name_of(weights.type),
+          weights.format().row_scales(weights.columns), weights.rows);
   const int64_t tokens = task.x.extent(0);
   require_dtype(kName, "x", task.x, {DType::f32});
   require_dtype(kName, "y", task.y, {DType::f32});
@@ -36,7 +39,7 @@ void require_task(const LinearTask& task) {
           "{}: columns of x are {} elements apart, those of y {}, expected 1", kName, task.x.stride(1), task.y.stride(1));
 }
 
-WeightProduct product_of(const LinearTask& task) {
+WeightProduct float_product(const LinearTask& task) {
   return {.weights = task.weights,
           .bias = task.bias,
           .tokens = static_cast<size_t>(task.x.extent(0)),
@@ -46,6 +49,82 @@ WeightProduct product_of(const LinearTask& task) {
           .y_stride = task.y.stride(0),
           .any_company = task.any_company};
 }
+
+IntegerProduct integer_product_of(const LinearTask& task, const QuantizedTokens& x) {
+  return {.weights = task.weights,
+          .bias = task.bias,
+          .tokens = static_cast<size_t>(task.x.extent(0)),
+          .x = x,
+          .y = static_cast<float*>(task.y.data()),
+          .y_stride = task.y.stride(0)};
+}
+
+size_t scratch_of(const LinearTask& task) {
+  if (task.weights.format().by_integers) return task.x.extent(0) > 1 ? kIntegerScratchFloats : 0;
+  return weight_product_scratch_floats(float_product(task));
+}
+
+// The inputs of tasks with integer weights, quantised once each: projections of one input share it.
+class QuantizedInputs {
+ public:
+  explicit QuantizedInputs(std::span<const LinearTask> tasks) {
+    const auto by_integers = [](const LinearTask& task) { return task.weights.format().by_integers; };
+    if (std::ranges::none_of(tasks, by_integers)) return;
+    size_t floats = 0;
+    input_of_.resize(tasks.size());
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      if (!by_integers(tasks[i])) continue;
+      const auto known = std::ranges::find_if(inputs_, [&](const Input& input) { return is_same(tasks[i].x, input.x); });
+      input_of_[i] = static_cast<size_t>(known - inputs_.begin());
+      if (known != inputs_.end()) continue;
+      inputs_.push_back({.x = tasks[i].x});
+      floats += floats_of(tasks[i].x);
+    }
+    memory_.emplace(1, floats);
+    float* at = memory_->of(0);
+    for (Input& input : inputs_) {
+      input.tokens = QuantizedTokens(static_cast<size_t>(input.x.extent(0)), static_cast<size_t>(input.x.extent(1)), at);
+      at += floats_of(input.x);
+    }
+  }
+
+  void quantize(Executor& runner, int workers) const {
+    for (const Input& input : inputs_) {
+      const int64_t tokens = input.x.extent(0),
+                    piece = std::max<int64_t>(1, kMinQuantized / std::max<int64_t>(1, input.x.extent(1)));
+      if (workers == 1 || tokens <= piece) {
+        quantize_tokens(input.x, 0, tokens, input.tokens);
+        continue;
+      }
+      runner.run((tokens + piece - 1) / piece, workers, [&](int64_t index, int) {
+        quantize_tokens(input.x, index * piece, std::min(tokens, (index + 1) * piece), input.tokens);
+      });
+    }
+  }
+
+  const QuantizedTokens& of(size_t task) const { return inputs_[input_of_[task]].tokens; }
+
+ private:
+  // Elements below which another thread costs more than it saves.
+  static constexpr int64_t kMinQuantized = 1 << 14;
+  struct Input {
+    View2 x;
+    QuantizedTokens tokens = {};
+  };
+
+  static bool is_same(View2 a, View2 b) {
+    return a.data() == b.data() && a.stride(0) == b.stride(0) && a.extent(0) == b.extent(0) && a.extent(1) == b.extent(1);
+  }
+  // A multiple of a cache line.
+  static size_t floats_of(View2 x) {
+    const size_t floats = QuantizedTokens::floats(static_cast<size_t>(x.extent(0)), static_cast<size_t>(x.extent(1)));
+    return (floats + 15) / 16 * 16;
+  }
+
+  std::vector<size_t> input_of_;
+  std::vector<Input> inputs_;
+  std::optional<Scratch> memory_;
+};
 
 // The cost of a row, in bytes read from memory. About 4 tokens are computed in the time in which one weight is read.
 int64_t row_cost(const LinearTask& task) {
@@ -132,7 +211,7 @@ void linear(std::span<const LinearTask> tasks, const RunOptions& run) {
   for (const LinearTask& task : tasks) {
     require_task(task);
     cost += task.weights.rows * row_cost(task);
-    scratch_floats = std::max(scratch_floats, weight_product_scratch_floats(product_of(task)));
+    scratch_floats = std::max(scratch_floats, scratch_of(task));
   }
   const Trace trace("linear", "x", tasks.front().x);
   Executor& runner = run.executor != nullptr ? *run.executor : default_executor();
@@ -142,14 +221,24 @@ void linear(std::span<const LinearTask> tasks, const RunOptions& run) {
   if (scratch_floats > 0) scratch.emplace(workers, scratch_floats);
   const auto memory = [&](int worker) { return scratch ? scratch->of(worker) : nullptr; };
 
+  const QuantizedInputs inputs(tasks);
+  inputs.quantize(runner, workers);
+  const auto compute = [&](size_t t, int64_t begin, int64_t end, int worker) {
+    const LinearTask& task = tasks[t];
+    if (task.weights.format().by_integers) {
+      integer_product(integer_product_of(task, inputs.of(t)), begin, end, memory(worker));
+    } else {
+      weight_product(float_product(task), begin, end, memory(worker));
+    }
+  };
   if (workers == 1) {
-    for (const LinearTask& task : tasks) weight_product(product_of(task), 0, task.weights.rows, memory(0));
+    for (size_t t = 0; t < tasks.size(); ++t) compute(t, 0, tasks[t].weights.rows, 0);
     return;
   }
   // Pieces of about the same cost, several per worker so that a slow worker delays no others; each is a run of rows of one task.
   const int64_t piece_cost = std::max(kMinParallel, cost / (workers * kPiecesPerWorker));
   const auto rows_of_piece = [&](const LinearTask& task) {
-    const int64_t unit = task.any_company ? kProductRows : kGemmPieceRows;
+    const int64_t unit = task.weights.format().by_integers ? kIntegerRows : task.any_company ? kProductRows : kGemmPieceRows;
     return std::max<int64_t>(1, piece_cost / std::max<int64_t>(1, row_cost(task)) / unit) * unit;
   };
   const auto pieces_of = [&](const LinearTask& task) {
@@ -162,7 +251,7 @@ void linear(std::span<const LinearTask> tasks, const RunOptions& run) {
     size_t t = 0;
     for (int64_t here; index >= (here = pieces_of(tasks[t])); ++t) index -= here;
     const int64_t rows = rows_of_piece(tasks[t]), begin = index * rows;
-    weight_product(product_of(tasks[t]), begin, std::min(begin + rows, tasks[t].weights.rows), memory(worker));
+    compute(t, begin, std::min(begin + rows, tasks[t].weights.rows), worker);
   });
 }
 

@@ -16,14 +16,16 @@ struct LinearTask {
   const float* bias = nullptr;  // [out]; null: none
   View2 x;                      // [tokens, in], f32, columns side by side
   MutView2 y;                   // [tokens, out], the same
-  bool any_company = true;      // a token's result has the same bits with any other tokens. false: many tokens are faster
+  // A token's result has the same bits with any other tokens. false: many tokens are faster. No difference with int8 and int4.
+  bool any_company = true;
 };
 
 // y = x weights^T + bias for each task, all in one parallel region: a region costs about a microsecond, and a decoding step has
 // dozens of products. No task may write what another reads or writes.
 //
-// Results have the same bits for any number of threads and tasks in the call. Nothing is allocated for few tokens.
-// Throws InvalidArgument if shapes do not match.
+// Results have the same bits for any number of threads and tasks in the call. Nothing is allocated for few tokens of fp32 and
+// bf16; with int8 and int4 the activations are quantised, once for all tasks with the same x (kernels/integer_product.h). Throws
+// InvalidArgument if shapes do not match.
 RAFFIA_SIBLING_API void linear(std::span<const LinearTask> tasks, const RunOptions& run = {});
 
 // c [M, N] = a [M, K] b [K, N] + bias, as in the forward and backward pass of a linear layer. One axis of a and of b has stride

@@ -1,4 +1,4 @@
-// model.safetensors with matrices in a given type: fp32, bf16, or int8 with one scale per row.
+// model.safetensors with matrices in a given type (core/weight_matrix.h).
 #ifndef RAFFIA_IO_FORMATS_WEIGHT_FILE_H_
 #define RAFFIA_IO_FORMATS_WEIGHT_FILE_H_
 
@@ -24,10 +24,25 @@ struct WeightSource {
   bool is_matrix = false;  // stored in the type that is asked for; all others are fp32
 };
 
-const char* dtype_of(WeightType type);  // as files name it: "F32", "BF16", "I8"
+// The format of matrices whose elements have this dtype; null: none has.
+RAFFIA_SIBLING_API const WeightFormat* find_weight_format(std::string_view element);
 
-// The scales of a matrix that is stored as int8.
+// The scales of a matrix whose type has some.
 std::string scale_name(std::string_view matrix);
+
+// Shapes in a file of a matrix [rows, columns] and of its scales.
+std::vector<int64_t> stored_shape(const WeightFormat& format, int64_t rows, int64_t columns);
+std::vector<int64_t> scale_shape(const WeightFormat& format, int64_t rows, int64_t columns);
+
+// The tensor of a matrix in a file as it is stored, checked against its shape: its format, elements, and the tensor of its scales
+// (null if there are none). Throws FormatError.
+struct StoredTensor {
+  const WeightFormat* format;
+  const Safetensors::Tensor* elements;
+  const Safetensors::Tensor* scales;
+};
+StoredTensor stored_tensor(const Safetensors& file, const Safetensors::Tensor& tensor, std::span<const int64_t> shape,
+                           std::string_view where);
 
 // The error of the stored rows of matrices: |stored - row| / |row|, without rows of zeros.
 struct StorageReport {
@@ -37,16 +52,16 @@ struct StorageReport {
   std::string worst_tensor;  // where
 };
 
-// Writes matrices as F32, BF16, or as I8 with their scales [rows] of F32 beside them, a few rows in memory at a time.
+// Writes matrices in a type, with their scales beside them, a few rows in memory at a time.
 // `progress` is called before each tensor is written. Throws IoError, and InvalidArgument for weights that are not finite.
 StorageReport write_weights(const std::filesystem::path& path, std::span<const WeightSource> sources, WeightType type,
                             const std::function<void(const WeightSource&)>& progress = {},
                             const std::map<std::string, std::string>& metadata = {});
 
-// The tensors of a weight file as floats, converted from any stored type; scales are not listed as tensors. Which ones are
-// matrices is not known here: see planned_weights(). `file` must outlive the result. Throws FormatError for types that no model
-// has.
-std::vector<WeightSource> weight_sources(const Safetensors& file, std::string_view where);
+// A tensor of a weight file as floats, converted from its stored type. A matrix [rows, columns] has `shape`, which need not be
+// that of its stored elements. `file` must outlive the result. Throws FormatError for types that no model has.
+WeightSource weight_source(const Safetensors& file, const Safetensors::Tensor& tensor, std::span<const int64_t> shape,
+                           bool is_matrix, std::string_view where);
 
 }  // namespace raffia::internal
 

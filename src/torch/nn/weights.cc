@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "io/formats/safetensors.h"
+#include "io/formats/weight_file.h"
 #include "model/model_directory.h"
 #include "model/plan.h"
 #include "raffia/error.h"
@@ -32,11 +33,12 @@ void load_weights(ModelImpl& model, const std::filesystem::path& path) {
   file.require_checksum();
   const auto tensors = tensors_of(model);
   for (const auto& found : file.tensors()) {
-    if (found.dtype == "I8") {
+    const WeightFormat* format = find_weight_format(found.dtype);
+    if (format != nullptr && format->by_integers) {
       throw FormatError(
-          fmt::format("{}: tensor \"{}\" is int8: quantized models cannot be trained or evaluated here, expected "
+          fmt::format("{}: tensor \"{}\" is {}: quantized models cannot be trained or evaluated here, expected "
                       "the model that was quantized",
-                      path.string(), found.name));
+                      path.string(), found.name, name_of(format->type)));
     }
   }
   // Names and shapes are checked before anything is changed.

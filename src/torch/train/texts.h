@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/data/texts.h"
 #include "raffia/tokenizer.h"
 #include "torch/train/data.h"
 #include "torch/train/evaluate.h"
@@ -24,14 +25,6 @@ struct Texts {
 
 // Without options.valid, the end of options.data is used for evaluation, from the start of a line if there is one nearby.
 Texts read_texts(const TrainOptions& options);
-
-// Reads a file for a tokenizer of this kind: checked to be text, or any bytes ("byte"). Throws if it is empty. Files may be
-// compressed (gz, xz).
-std::string read_for(std::string_view kind, const std::filesystem::path& path);
-
-// The ids of a file for a language model. If the vocabulary begins texts (tokenizer.begins_texts(), imported models), the texts
-// of a file are separated by lines "<|endoftext|>", and each text is begin() and its ids; else the file is one text.
-std::vector<int32_t> encode_text(const Tokenizer& tokenizer, std::string_view text);
 
 // A text for scoring a model.
 struct ScoredText {
