@@ -95,7 +95,8 @@ void add_model_flags(CommandLine& command, bench::ModelChoice& models) {
                               "Estimators to compare, one model of each")
                           .type_name("LIST")
                           .default_text(fmt::format("{}", fmt::join(defaults, ","))));
-  of_random.push_back(add_names(command, "--type", kWeightTypes, models.types, "Storage type of weights: f32, bf16, int8, int4"));
+  of_random.push_back(add_names(command, "--type", kWeightTypes, models.types,
+                                fmt::format("Storage type of weights: {}", joined_names(kWeightTypes))));
   of_random.push_back(add_seed(command, "--seed", models.seed, "Seed of the weights"));
   const Flag model = command
                          .add_repeated(

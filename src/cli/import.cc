@@ -95,7 +95,8 @@ Run add_import_hf(CommandLine& command) {
             (void)parse_name("--type", text, kWeightTypes);
             options->type = text;
           },
-          "Storage type of matrices: f32, bf16, int8 or int4 (default: bf16 files stay bf16, others become f32)")
+          fmt::format("Storage type of matrices: {} (default: bf16 files stay bf16, others become f32)",
+                      joined_names(kWeightTypes)))
       .type_name("NAME")
       .choices(joined_names(kWeightTypes));
   return [options] { import_hf(*options); };

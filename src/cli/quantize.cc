@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/shared/command.h"
 #include "cli/shared/flags.h"
@@ -45,23 +46,21 @@ void quantize(const QuantizeOptions& options) {
   const std::unique_ptr<Tokenizer> tokenizer = has_tokenizer ? load_tokenizer(from) : nullptr;
   require_seals(file.metadata(), model.config, tokenizer ? tokenizer->fingerprint() : 0, from.string());
   if (std::filesystem::exists(from / kClassesFile)) model.classes = load_classes(from);
-  // Read first: a model is not written if the command cannot do the rest.
-  std::string text;
+  // First: a model is not written if the command cannot do the rest.
+  std::vector<int32_t> ids;
+  std::optional<runtime::TextLoss> before, after;
   if (!options.data.empty()) {
     if (model.config.task != Task::lm || tokenizer == nullptr) {
       throw FormatError(fmt::format("{}: expected a language model with a tokenizer for --data", options.from));
     }
-    text = read_for(tokenizer->kind(), options.data);
+    ids = encode_text(*tokenizer, read_for(tokenizer->kind(), options.data));
+    if (ids.size() < 2) throw FormatError(fmt::format("{}: {} tokens, expected at least 2", options.data, ids.size()));
+    before = runtime::loss_of_text(Model::load(from), ids);
   }
   const StorageReport report =
       save_with_progress(model, weights.string(), tokenizer.get(), options.to, options.type, options.force);
   const uint64_t bytes_before = std::filesystem::file_size(weights);
-  std::optional<runtime::TextLoss> before, after;
-  if (!text.empty()) {
-    const std::vector<int32_t> ids = encode_text(*tokenizer, text);
-    before = runtime::loss_of_text(Model::load(from), ids);
-    after = runtime::loss_of_text(Model::load(options.to), ids);
-  }
+  if (before) after = runtime::loss_of_text(Model::load(options.to), ids);
   if (options.json) {
     Json json = describe(model, options.to, options.type, report);
     json["bytes_before"] = bytes_before;
@@ -95,8 +94,9 @@ Run add_quantize(CommandLine& command) {
   const auto options = std::make_shared<QuantizeOptions>();
   command.add("DIR", options->from, "Model directory").required();
   command.add("OUT", options->to, "Model directory to write").required();
-  add_name(command, "--type", kWeightTypes, options->type,
-           "Storage type of matrices: f32, bf16, int8 (a scale per row) or int4 (a scale per 32 columns)");
+  add_name(
+      command, "--type", kWeightTypes, options->type,
+      fmt::format("Storage type of matrices: {}; int8 has a scale per row, int4 one per 32 columns", joined_names(kWeightTypes)));
   command.add("--data", options->data, "Text (.gz and .xz are read) on which the loss is measured before and after")
       .type_name("FILE");
   command.add_switch("--force", options->force, "Replace a model that is already in OUT");

@@ -127,10 +127,11 @@ struct PairDots {
 
   template <class V, class S>
   static HWY_INLINE V add(V sum, S w, S x) {
+    // On NEON the last step adds neighbours, so it must not get sums of before.
     const hn::DFromV<V> d;
     V other = hn::Zero(d);
-    sum = hn::ReorderWidenMulAccumulate(d, w, x, sum, other);
-    return hn::RearrangeToOddPlusEven(sum, other);
+    const V products = hn::ReorderWidenMulAccumulate(d, w, x, hn::Zero(d), other);
+    return hn::Add(sum, hn::RearrangeToOddPlusEven(products, other));
   }
 
   template <class W>

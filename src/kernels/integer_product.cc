@@ -3,6 +3,7 @@
 #include <bit>
 #include <limits>
 
+#include "core/check.h"
 #include "core/dispatch.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -96,6 +97,8 @@ void quantize_tokens(View2 x, int64_t begin, int64_t end, const QuantizedTokens&
 }
 
 void integer_product(const IntegerProduct& product, int64_t begin, int64_t end, float* scratch) {
+  require(product.weights.format().by_integers, "integer_product: weights is {}, expected int8 or int4",
+          name_of(product.weights.type));
   if (product.weights.columns > 0) {
     chosen(HWY_DISPATCH_TABLE(product_of_integers))(product, begin, end, scratch);
     return;

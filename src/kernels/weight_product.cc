@@ -1,5 +1,6 @@
 #include "kernels/weight_product.h"
 
+#include "core/check.h"
 #include "core/dispatch.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -19,7 +20,7 @@ void product_rows(const WeightProduct& product, int64_t begin, int64_t end, floa
       return any_product<float>(product, begin, end, scratch);
     case WeightType::bf16:
       return any_product<BFloat16>(product, begin, end, scratch);
-    case WeightType::int8:  // by integers: integer_product.h
+    case WeightType::int8:  // refused: integer_product.h
     case WeightType::int4:
       return;
   }
@@ -44,6 +45,8 @@ size_t weight_product_scratch_floats(const WeightProduct& product) {
 }
 
 void weight_product(const WeightProduct& product, int64_t begin, int64_t end, float* scratch) {
+  require(!product.weights.format().by_integers, "weight_product: weights is {}, expected f32 or bf16",
+          name_of(product.weights.type));
   if (product.tokens == 0) return;
   chosen(HWY_DISPATCH_TABLE(product_rows))(product, begin, end, scratch);
 }

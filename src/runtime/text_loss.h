@@ -17,8 +17,8 @@ struct TextLoss {
   double nats = 0;     // per token
 };
 
-// Reads `ids` in segments of 256 tokens, each by a new session; all tokens of a segment but the first are predicted. Throws
-// InvalidArgument if there is nothing to predict, or if the model is no language model.
+// Reads `ids` in segments of 256 tokens, or of as many as the model has positions, each by a new session; all tokens of a segment
+// but the first are predicted. Throws InvalidArgument if there is nothing to predict, or if the model is no language model.
 TextLoss loss_of_text(const std::shared_ptr<const Model>& model, std::span<const int32_t> ids);
 
 }  // namespace raffia::internal::runtime

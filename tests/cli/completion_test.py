@@ -113,7 +113,7 @@ class Zsh(unittest.TestCase):
 
     def test_a_real_zsh_completes(self):
         for typed, expected in (("raffia gen", "raffia generate "), ("raffia generate --repetition-w", "raffia generate --repetition-window "),
-                                ("raffia quantize a b --type int8", "raffia quantize a b --type int8 "),
+                                ("raffia quantize a b --type b", "raffia quantize a b --type bf16 "),
                                 ("raffia bench attention --ops softmax,rfa_", "raffia bench attention --ops softmax,rfa_gate ")):
             with self.subTest(typed):
                 self.assertEqual(self.complete(typed), expected)
@@ -121,7 +121,7 @@ class Zsh(unittest.TestCase):
 
 class Fish(unittest.TestCase):
     def test_a_real_fish_completes(self):
-        for words, expected in (("gen", "generate"), ("generate --pro", "--prompt"), ("quantize a b --type int8", "int8")):
+        for words, expected in (("gen", "generate"), ("generate --pro", "--prompt"), ("quantize a b --type b", "bf16")):
             line = f"{script_of('fish')}\ncomplete -C {json.dumps('raffia ' + words)}"
             done = subprocess.run(["fish", "--no-config", "-c", line], capture_output=True, text=True, timeout=60)
             self.assertIn(expected, [each.split("\t")[0] for each in done.stdout.splitlines()], done.stderr)

@@ -125,5 +125,28 @@ TEST(WeightMatrix, RefusesWeightsThatAreNotFinite) {
             "store_weights: up.weight[1, 1] is 3.4028235e+38, expected a finite number that fits bf16");
 }
 
+// The bytes that docs/model-format.md describes: a row of 33 columns has two groups, of 16 bytes and a scale each.
+TEST(WeightMatrix, BytesOfInt4MeanWhatTheDocumentSays) {
+  std::vector<uint8_t> bytes(32, 0x88);  // elements of 0
+  bytes[0] = 0x0F;                       // column 0: 7, column 16: -8
+  bytes[15] = 0xA7;                      // column 15: -1, column 31: 2
+  bytes[16] = 0x8B;                      // column 32: 3
+  const BFloat16 scales[] = {BFloat16::from_float(-0.5f), BFloat16::from_float(4.0f)};
+  const WeightMatrix matrix{.type = WeightType::int4, .data = bytes.data(), .scales = scales, .rows = 1, .columns = 33};
+  std::vector<float> expected(33, 0.0f), found(33);
+  expected[0] = -3.5f;
+  expected[16] = 4.0f;
+  expected[15] = 0.5f;
+  expected[31] = -1.0f;
+  expected[32] = 12.0f;
+  copy_row(matrix, 0, found);
+  EXPECT_EQ(found, expected);
+  // Stored again, they are the same weights.
+  const StoredWeights stored = store_weights("weights", View2(expected.data(), {1, 33}), WeightType::int4);
+  EXPECT_EQ(stored.elements.size(), bytes.size());
+  copy_row(stored.matrix, 0, found);
+  EXPECT_EQ(found, expected);
+}
+
 }  // namespace
 }  // namespace raffia::internal

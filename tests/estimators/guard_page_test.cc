@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/dispatch.h"
+#include "core/weight_matrix.h"
 #include "estimators/shared/products.h"
 #include "kernels/layer_ops.h"
 #include "raffia/estimator.h"
@@ -34,6 +37,11 @@ class Arrays {
     return data;
   }
   float* output(size_t count) { return outputs_.emplace_back(room_for(count), count).data(); }
+  // A copy of these bytes.
+  const void* stored(std::span<const std::byte> bytes) {
+    if (bytes.empty()) return nullptr;
+    return std::memcpy(bytes_for(bytes.size()), bytes.data(), bytes.size());
+  }
   std::vector<float> outputs() const {
     std::vector<float> all;
     for (const std::span<float> one : outputs_) all.insert(all.end(), one.begin(), one.end());
@@ -41,15 +49,16 @@ class Arrays {
   }
 
  private:
-  float* room_for(size_t count) {
-    constexpr size_t kBehind = 64;
-    if (guarded_) return guards_.emplace_back(std::make_unique<GuardedFloats>(count))->data();
-    return plain_.emplace_back(std::make_unique<std::vector<float>>(count + kBehind))->data();
+  std::byte* bytes_for(size_t count) {
+    constexpr size_t kBehind = 256;
+    if (guarded_) return guards_.emplace_back(std::make_unique<GuardedBytes>(count))->data();
+    return plain_.emplace_back(std::make_unique<std::vector<std::byte>>(count + kBehind))->data();
   }
+  float* room_for(size_t count) { return reinterpret_cast<float*>(bytes_for(count * sizeof(float))); }
 
   bool guarded_;
-  std::vector<std::unique_ptr<GuardedFloats>> guards_;
-  std::vector<std::unique_ptr<std::vector<float>>> plain_;
+  std::vector<std::unique_ptr<GuardedBytes>> guards_;
+  std::vector<std::unique_ptr<std::vector<std::byte>>> plain_;
   std::vector<std::span<float>> outputs_;
 };
 
@@ -144,22 +153,37 @@ TEST(LayerOpsAtAGuardPage, TouchNothingPastTheirRows) {
   }
 }
 
+void expect_products_within_arrays(WeightType type, int64_t rows, int64_t columns) {
+  const std::vector<float> drawn = normals(static_cast<size_t>(rows * columns), 1);
+  const StoredWeights stored = store_weights("weights", View2(drawn.data(), {rows, columns}), type);
+  for (const int64_t tokens : {1, 2, 3, 4, 7, 24, 33}) {
+    for (const bool any_company : {true, false}) {
+      const std::string what = std::string(name_of(type)) + ", " + std::to_string(tokens) + " tokens, " + std::to_string(rows) +
+                               " x " + std::to_string(columns);
+      expect_within_arrays(what, [&](Arrays& arrays) {
+        WeightMatrix weights = stored.matrix;
+        weights.data = arrays.stored(stored.elements);
+        weights.scales = arrays.stored(stored.scales);
+        const LinearTask task{.weights = weights,
+                              .bias = arrays.input(static_cast<size_t>(rows), 2),
+                              .x = {arrays.input(static_cast<size_t>(tokens * columns), 3), {tokens, columns}},
+                              .y = {arrays.output(static_cast<size_t>(tokens * rows)), {tokens, rows}},
+                              .any_company = any_company};
+        linear({&task, 1}, {.threads = 1});
+      });
+    }
+  }
+}
+
 TEST(ProductsAtAGuardPage, TouchNothingPastWeightsAndTokens) {
-  for (const int64_t columns : {1, 7, 16, 33, 300}) {
-    for (const int64_t rows : {1, 5, 16, 37}) {
-      for (const int64_t tokens : {1, 2, 3, 4, 7, 24, 33}) {
-        for (const bool any_company : {true, false}) {
-          expect_within_arrays(
-              std::to_string(tokens) + " tokens, " + std::to_string(rows) + " x " + std::to_string(columns), [&](Arrays& arrays) {
-                const LinearTask task{
-                    .weights = {.data = arrays.input(static_cast<size_t>(rows * columns), 1), .rows = rows, .columns = columns},
-                    .bias = arrays.input(static_cast<size_t>(rows), 2),
-                    .x = {arrays.input(static_cast<size_t>(tokens * columns), 3), {tokens, columns}},
-                    .y = {arrays.output(static_cast<size_t>(tokens * rows)), {tokens, rows}},
-                    .any_company = any_company};
-                linear({&task, 1}, {.threads = 1});
-              });
-        }
+  struct Restore {
+    ~Restore() { allow_vnni(true); }
+  } restore;
+  for (const bool vnni : {true, false}) {
+    allow_vnni(vnni);
+    for (const auto& [name, type] : kWeightTypes) {
+      for (const int64_t columns : {1, 7, 16, 31, 33, 127, 300, 1025}) {
+        for (const int64_t rows : {1, 5, 16, 37}) expect_products_within_arrays(type, rows, columns);
       }
     }
   }

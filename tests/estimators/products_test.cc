@@ -100,10 +100,10 @@ std::vector<float> product(const Layer& layer, View2 x, bool any_company = true)
   return y;
 }
 
-void expect_matches_reference(const Layer& layer, int64_t tokens, bool any_company = true) {
+// `values` are `tokens` rows with gaps.
+void expect_matches_reference(const Layer& layer, std::span<const float> values, int64_t tokens, bool any_company) {
   const int64_t rows = layer.weights().rows, columns = layer.weights().columns;
-  const std::vector<float> values = activations(tokens, columns);
-  const View2 x = rows_with_gap(values, tokens, columns);
+  const View2 x(values.data(), {tokens, columns}, {columns + kGap, 1});
   const std::vector<float> found = product(layer, x, any_company);
   std::vector<double> expected(static_cast<size_t>(tokens * rows));
   // What products with integers multiply is part of their definition; how far it is from x is another test.
@@ -131,6 +131,10 @@ void expect_matches_reference(const Layer& layer, int64_t tokens, bool any_compa
           << layer.text(tokens) << " at " << n << ", " << o;
     }
   }
+}
+
+void expect_matches_reference(const Layer& layer, int64_t tokens, bool any_company = true) {
+  expect_matches_reference(layer, activations(tokens, layer.weights().columns), tokens, any_company);
 }
 
 // AVX-512 has two variants of products with integers.
@@ -275,6 +279,26 @@ TEST(Linear, IntegersHaveTheSameBitsOnEveryIsaAndInAnyCompany) {
       });
     }
   }
+}
+
+// A block of 32 columns each: very large, small, so small that it counts as 0, zeros, and numbers halfway between two steps.
+TEST(Linear, ActivationsOfAnySizeEqualTheReference) {
+  constexpr int64_t kColumns = 32, kCount = 7;
+  for_each_isa_and_type([](WeightType type) {
+    const Layer layer(type, 21, kColumns, true);
+    for (const float scale : {1e30f, 1.0f, 1e-25f, 1e-29f, 1e-36f, 0.0f}) {
+      std::vector<float> x = activations(kCount, kColumns);
+      for (float& value : x) value *= scale;
+      for (int64_t tokens : {int64_t{1}, kCount}) expect_matches_reference(layer, x, tokens, true);
+    }
+    std::vector<float> halves = activations(kCount, kColumns);
+    for (int64_t n = 0; n < kCount; ++n) {
+      for (int64_t i = 0; i < kColumns; ++i) {
+        halves[static_cast<size_t>(n * (kColumns + kGap) + i)] = i == n ? 127.0f : static_cast<float>(i - 16) + 0.5f;
+      }
+    }
+    for (int64_t tokens : {int64_t{1}, kCount}) expect_matches_reference(layer, halves, tokens, true);
+  });
 }
 
 TEST(Linear, QuantizedActivationsAreWithinHalfAStep) {

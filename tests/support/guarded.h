@@ -5,40 +5,34 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <cerrno>
 #include <cstddef>
-#include <span>
 #include <system_error>
 
 namespace raffia::internal {
 
-class GuardedFloats {
+class GuardedBytes {
  public:
-  explicit GuardedFloats(size_t count) : count_(count) {
+  explicit GuardedBytes(size_t count) : count_(count) {
     const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-    const size_t used = (count * sizeof(float) + page - 1) / page * page;
+    const size_t used = (count + page - 1) / page * page;
     size_ = used + page;
     void* const pages = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
     begin_ = static_cast<std::byte*>(pages);
     if (::mprotect(begin_ + used, page, PROT_NONE) != 0) throw std::system_error(errno, std::generic_category(), "mprotect");
-    data_ = reinterpret_cast<float*>(begin_ + used) - count;
+    data_ = begin_ + used - count;
   }
-  explicit GuardedFloats(std::span<const float> values) : GuardedFloats(values.size()) {
-    std::copy(values.begin(), values.end(), data_);
-  }
-  ~GuardedFloats() { ::munmap(begin_, size_); }
-  GuardedFloats(const GuardedFloats&) = delete;
-  GuardedFloats& operator=(const GuardedFloats&) = delete;
+  ~GuardedBytes() { ::munmap(begin_, size_); }
+  GuardedBytes(const GuardedBytes&) = delete;
+  GuardedBytes& operator=(const GuardedBytes&) = delete;
 
-  float* data() const { return data_; }
+  std::byte* data() const { return data_; }
   size_t size() const { return count_; }
-  std::span<float> values() const { return {data_, count_}; }
 
  private:
   size_t count_, size_;
-  std::byte* begin_;
-  float* data_;
+  std::byte *begin_, *data_;
 };
 
 }  // namespace raffia::internal

@@ -158,6 +158,9 @@ WeightSource weight_source(const Safetensors& file, const Safetensors::Tensor& t
     throw FormatError(fmt::format("{}: tensor \"{}\" has shape {} and is empty", where, tensor.name, to_string(tensor.shape)));
   }
   const int64_t columns = row_size(source);
+  if (!is_matrix && tensor.dtype != "F32" && tensor.dtype != "BF16" && tensor.dtype != "F16") {
+    throw FormatError(fmt::format("{}: tensor \"{}\" is {}, expected F32, BF16 or F16", where, tensor.name, tensor.dtype));
+  }
   if (!is_matrix || tensor.dtype == "F16") {
     source.read = [&file, &tensor, columns](int64_t first_row, std::span<float> rows) {
       file.read_part(tensor, static_cast<uint64_t>(first_row * columns), rows);
