@@ -2,6 +2,8 @@
 // `raffia bench train` run it, with the words that they were given: its commands have the same names.
 #include <malloc.h>
 
+#include <cstdlib>
+
 #include "cli/shared/command.h"
 #include "cli/shared/program.h"
 #include "cli/shared/waiting_threads.h"
@@ -46,6 +48,9 @@ void before_libraries(int, char** arguments, char** environment) { restart_with_
 // them for the next tensor: up to a fifth of a training step.
 void keep_freed_memory() {
 #if defined(__GLIBC__)
+  for (const char* name : {"GLIBC_TUNABLES", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_"}) {
+    if (std::getenv(name) != nullptr) return;  // somebody knows better
+  }
   constexpr int kGrowth = 64 << 20;  // bytes at a time
   ::mallopt(M_MMAP_MAX, 0);
   ::mallopt(M_TRIM_THRESHOLD, -1);

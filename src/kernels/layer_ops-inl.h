@@ -1,5 +1,5 @@
-// Vector code of layer_ops.h: one row at a time, lanes along the columns. The last vector of a row is masked, so that nothing past its
-// end is read or written.
+// Vector code of layer_ops.h: one row at a time, lanes along the columns. The last vector of a row is masked, so that nothing
+// past its end is read or written.
 
 #if defined(RAFFIA_KERNELS_LAYER_OPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef RAFFIA_KERNELS_LAYER_OPS_INL_H_
@@ -103,7 +103,7 @@ HWY_INLINE V gelu_of(D d, V x) {
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V gelu_slope_of(D d, V x) {
   const V limit = hn::Set(d, kGeluLimit);
-  const V a = hn::Abs(x), within = hn::Min(a, limit);
+  const V a = hn::Abs(x), within = at_most(d, limit, a);
   const V density =
       hn::Mul(hn::Set(d, 0.3989422804f), exp_of_nonpositive(d, hn::Mul(hn::Mul(within, within), hn::Set(d, -0.5f))));
   const V tail = hn::IfThenZeroElse(hn::Ge(a, limit), hn::NegMulAdd(within, density, normal_tail(d, within)));

@@ -44,7 +44,9 @@ void merge_all(const SampleMerge& merge) {
     for (size_t i = 0; i < kPanel; i += kLanes) {
       const Vec a = hn::Add(hn::Load(d, before + i), decay), b = hn::Sub(hn::Load(d, added + i), hn::Load(d, mixture + i));
       const Vec most = hn::Max(a, b), safe = hn::IfThenElse(hn::Eq(most, none), zero, most);
-      const Vec sum = hn::Add(most, hn::Log1p(d, exp_of_nonpositive(d, hn::Sub(hn::Min(a, b), safe))));
+      const Vec finite = hn::Add(most, hn::Log1p(d, exp_of_nonpositive(d, hn::Sub(hn::Min(a, b), safe))));
+      // Which one of two operands Max and Min return if one is NaN depends on the CPU.
+      const Vec sum = hn::IfThenElse(hn::IsNaN(hn::Add(a, b)), hn::Add(a, b), finite);
       const Vec reference = hn::IfThenElse(hn::Eq(sum, none), zero, sum);
       hn::Store(sum, d, before + i);
       hn::Store(exp_of_nonpositive(d, at_most(d, zero, hn::Sub(a, reference))), d, kept + i);

@@ -216,6 +216,9 @@ TEST(GeluBackward, EqualsReferenceAtEveryLengthAndKeepsExtremes) {
     std::vector<float> slope(x.size());
     gelu_backward(View2(x.data(), {1, 5}), View2(ones.data(), {1, 5}), MutView2(slope.data(), {1, 5}));
     EXPECT_TRUE(same_bits(slope, std::vector<float>{1, 0, 1, 0, 0.5f}));
+    float nan_slope = 0.0f;
+    gelu_backward(View2(&kNan, {1, 1}), View2(ones.data(), {1, 1}), MutView2(&nan_slope, {1, 1}));
+    EXPECT_TRUE(std::isnan(nan_slope));
   });
 }
 

@@ -74,5 +74,23 @@ TEST(SampleMerge, EqualsTheFormula) {
   });
 }
 
+TEST(SampleMerge, KeepsNanOfEitherSide) {
+  for_each_isa([] {
+    for (const bool of_state : {true, false}) {
+      std::vector<float> weights = {1.0F, of_state ? kNan : 2.0F}, values = {3.0F, 4.0F};
+      const std::vector<float> added = {1.0F, of_state ? 2.0F : kNan}, added_values = {5.0F, 6.0F};
+      merge_samples({.count = 2,
+                     .value_dim = 1,
+                     .log_weights = weights.data(),
+                     .values = values.data(),
+                     .added = added.data(),
+                     .added_values = added_values.data()});
+      EXPECT_NEAR(weights[0], 1.0 + std::log(2.0), 1e-6);
+      EXPECT_TRUE(std::isnan(weights[1]));
+      EXPECT_TRUE(std::isnan(values[1]));
+    }
+  });
+}
+
 }  // namespace
 }  // namespace raffia::internal

@@ -158,6 +158,35 @@ TEST(LinearLayer, GradientsAreThoseOfFiniteDifferences) {
 }
 
 // The fp32 kernels against torch in double: any strides, with and without a bias, 0 and 1 tokens, rows that are no vectors.
+TEST(LinearLayer, ItsOutputMayBeChangedInPlace) {
+  torch::manual_seed(5);
+  for (const bool gelu : {false, true}) {
+    const Tensor x = torch::randn({9, 5}), weight = torch::randn({7, 5}).requires_grad_(),
+                 bias = torch::randn({7}).requires_grad_();
+    Tensor y = linear_layer_op(x, weight, bias, gelu);
+    y.relu_();
+    const std::vector<Tensor> found = torch::autograd::grad({y.sum()}, {weight, bias});
+    const Tensor sums = at::linear(x, weight, bias);
+    const std::vector<Tensor> expected = torch::autograd::grad({at::relu(gelu ? at::gelu(sums) : sums).sum()}, {weight, bias});
+    // Sums of 9 products of numbers of size 1.
+    for (size_t i = 0; i < 2; ++i) EXPECT_LT(largest_difference(found[i], expected[i]), 1e-5);
+  }
+}
+
+TEST(LinearLayer, OneGradientAloneIsThatOfAll) {
+  torch::manual_seed(6);
+  const std::vector<Tensor> values = {torch::randn({2, 9, 5}), torch::randn({7, 5}), torch::randn({7})};
+  std::vector<Tensor> all;
+  for (const Tensor& value : values) all.push_back(value.clone().requires_grad_());
+  const std::vector<Tensor> expected = torch::autograd::grad({linear_layer_op(all[0], all[1], all[2], true).square().sum()}, all);
+  for (size_t i = 0; i < values.size(); ++i) {
+    std::vector<Tensor> in = values;
+    in[i] = in[i].clone().requires_grad_();
+    const std::vector<Tensor> found = torch::autograd::grad({linear_layer_op(in[0], in[1], in[2], true).square().sum()}, {in[i]});
+    EXPECT_TRUE(at::equal(found[0], expected[i])) << i;
+  }
+}
+
 TEST(LinearLayer, EqualsTorchInDouble) {
   torch::manual_seed(4);
   for (const auto& [tokens, in, out] : {std::tuple(0, 5, 3), {1, 1, 1}, {3, 17, 33}, {65, 40, 70}, {300, 130, 260}}) {

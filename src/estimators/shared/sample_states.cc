@@ -39,17 +39,6 @@ void for_each_cell(const SampleStates& states, const Workers& workers, const Bod
 }  // namespace
 
 // Eight sums, which the compiler keeps in vectors.
-float dot_of_difference(const float* a, const float* b, const float* c, int64_t count) {
-  constexpr int64_t kSums = 8;
-  float sums[kSums] = {};
-  int64_t i = 0;
-  for (; i + kSums <= count; i += kSums) {
-    for (int64_t lane = 0; lane < kSums; ++lane) sums[lane] += a[i + lane] * (b[i + lane] - c[i + lane]);
-  }
-  for (; i < count; ++i) sums[0] += a[i] * (b[i] - c[i]);
-  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-}
-
 void merge_windows(const SampleStates& partials, float log_decay, const SampleStates& states, const Workers& workers) {
   const int64_t count = states.log_weights.extent(0) - 1;
   for_each_cell(states, workers, [&](int64_t s, int64_t g) {
@@ -95,12 +84,12 @@ void merge_windows_backward(const SampleStates& partials, float log_decay, const
       float towards1 = 0, towards2 = 0;  // df . (f_i - f)
       if (p1 > 0) {
         const float* f1 = of.value(n);
-        towards1 = dot_of_difference(df, f1, f, of.width);
+        towards1 = dot_of_difference<const float*>(df, f1, f, of.width);
         for (int64_t i = 0; i < of.width; ++i) df1[i] += p1 * df[i];
       }
       if (p2 > 0) {
         const float* f2 = from.value(n);
-        towards2 = dot_of_difference(df, f2, f, of.width);
+        towards2 = dot_of_difference<const float*>(df, f2, f, of.width);
       }
       for (int64_t i = 0; i < of.width; ++i) df[i] = p2 > 0 ? p2 * df[i] : 0.0F;
       gradient.weight(n) += p1 > 0 ? p1 * (dl + towards1) : 0.0F;

@@ -433,11 +433,14 @@ namespace {
 // a . (b - c) of rows t
 float row_dot_of_difference(const Rows& a, const Rows& b, const Rows& c, size_t t, int64_t columns) {
   if (a.direct() && b.direct() && c.direct()) {
-    return dot_of_difference(a.direct_row(t), b.direct_row(t), c.direct_row(t), columns);
+    return dot_of_difference<const float*>(a.direct_row(t), b.direct_row(t), c.direct_row(t), columns);
   }
-  float sum = 0;
-  for (size_t i = 0; i < static_cast<size_t>(columns); ++i) sum += a.at(t, i) * (b.at(t, i) - c.at(t, i));
-  return sum;
+  struct Row {
+    const Rows& rows;
+    size_t t;
+    float operator[](int64_t i) const { return rows.at(t, static_cast<size_t>(i)); }
+  };
+  return dot_of_difference<Row>({a, t}, {b, t}, {c, t}, columns);
 }
 
 }  // namespace

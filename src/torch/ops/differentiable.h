@@ -139,6 +139,8 @@ struct Differentiable : torch::autograd::Function<Differentiable<Op>> {
     Tensors outputs = Kernels<Op>::call_forward(*inputs, true, *settings);
     Tensors saved = *inputs;
     saved.insert(saved.end(), outputs.begin(), outputs.end());
+    // What backward() does not read is not kept, and callers may change it.
+    if constexpr (requires { Op::kBackwardIgnoresOutputs; }) std::fill_n(saved.begin() + Op::kInputs, Op::kOutputs, Tensor());
     context->save_for_backward(std::move(saved));
     context->saved_data["kept"] = c10::IValue::make_capsule(c10::make_intrusive<Kept>(*settings, wanted));
     context->set_materialize_grads(false);
