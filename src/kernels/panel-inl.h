@@ -1,4 +1,5 @@
-// The inner loop of all matrix products: a tile of a few rows by one panel of 16 columns, or by two (WideTile), kept in registers.
+// The inner loop of all matrix products: a tile of a few rows by one panel of 16 columns, or by two (WideTile), kept in
+// registers.
 //
 //   acc[m][0:16] += sum_k A(m, k) * B[k][0:16]      A(m, k) = a[m * row_stride + k * col_stride], one broadcast each
 //
