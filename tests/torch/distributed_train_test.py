@@ -51,19 +51,25 @@ def floats(path):
     return tensors
 
 
-def follows_rounding(out):
-    """Weights by name: whether the first step of AdamW, which is the rate times the sign of a gradient, follows its rounding.
-
-    The terms of a gradient are as large as the largest gradient, and one of 1e-4 of it is left after they cancel. Three roundings
-    of such terms are then 2e-3 of the gradient, and the step of 3e-3 is off by 5e-6.
-    """
+def first_gradients(out):
+    """By name of the weight, and up to a factor: the mean that AdamW has after one step."""
     means = floats(out / "trainer" / "step-00000001" / "optimiser.safetensors")
-    found = {}
-    for name, values in means.items():
-        if name.endswith("/mean"):
-            largest = max(map(abs, values))
-            found[name.removesuffix("/mean")] = [abs(value) < 1e-4 * largest for value in values]
-    return found
+    return {name.removesuffix("/mean"): values for name, values in means.items() if name.endswith("/mean")}
+
+
+def expect_equal_gradients(one, two):
+    """All first gradients, to 1e-5 of the largest of their tensor, as losses are compared. Returns which of them AdamW should not divide
+    by: of those below 1e-4 of the largest one, that is a tenth, and the first steps of their weights are the rate times a ratio of such
+    numbers."""
+    first, second = first_gradients(one), first_gradients(two)
+    assert first.keys() == second.keys() and first
+    tiny = {}
+    for name, values in first.items():
+        largest = max(map(abs, values))
+        worst = max(abs(x - y) for x, y in zip(values, second[name]))
+        assert worst <= 1e-5 * largest, f"{name}: a first gradient differs by {worst / largest} of the largest one"
+        tiny[name] = [abs(value) < 1e-4 * largest for value in values]
+    return tiny
 
 
 def expect_equal_runs(one, two):
@@ -77,10 +83,10 @@ def expect_equal_runs(one, two):
         assert x.get("tokens") == y.get("tokens")
     first, second = floats(one / "model.safetensors"), floats(two / "model.safetensors")
     assert first.keys() == second.keys() and first
-    unsettled = follows_rounding(one)
-    assert sum(map(sum, unsettled.values())) < 0.02 * sum(map(len, first.values()))
+    tiny = expect_equal_gradients(one, two)
+    assert sum(map(sum, tiny.values())) < 0.02 * sum(map(len, first.values()))
     for name, values in first.items():
-        left_out = unsettled.get(name, [False] * len(values))
+        left_out = tiny.get(name, [False] * len(values))
         worst = max(abs(x - y) for x, y, skip in zip(values, second[name], left_out) if not skip)
         # AdamW divides by the size of gradients, so that the rounding of tiny ones shows: a thousandth of what one step may change.
         assert worst <= 1e-5, f"{name} differs by {worst}"
