@@ -21,9 +21,9 @@
 #include "core/dispatch.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "kernels/chunk-inl.h"
 #include "kernels/integer_dots-inl.h"
 #include "kernels/integer_product.h"
-#include "kernels/panel-inl.h"
 #include "kernels/stored_weights-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -21,10 +21,10 @@
 
 #include <limits>
 
+#include "kernels/chunk-inl.h"
 #include "kernels/features-inl.h"
 #include "kernels/linear.h"
 #include "kernels/math-inl.h"
-#include "kernels/panel-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace raffia::internal {

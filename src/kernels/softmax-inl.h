@@ -22,8 +22,8 @@
 #include <limits>
 
 #include "hwy/highway.h"
+#include "kernels/chunk-inl.h"
 #include "kernels/math-inl.h"
-#include "kernels/panel-inl.h"
 #include "kernels/softmax.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -25,7 +25,7 @@
 #include <cstring>
 
 #include "hwy/highway.h"
-#include "kernels/panel-inl.h"
+#include "kernels/chunk-inl.h"
 #include "kernels/stored_weights-inl.h"
 #include "kernels/weight_product.h"
 
