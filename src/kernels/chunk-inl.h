@@ -135,7 +135,7 @@ inline HWY_NOINLINE void transpose(const Chunk& chunk, size_t columns, float* HW
     transpose_square([&](size_t r) HWY_ATTR { return hn::LoadU(Tag(), chunk.row[r] + whole); }, out + whole * kPanel);
   }
 #else
-  constexpr size_t whole = 0;
+  const size_t whole = 0;
 #endif
   if constexpr (kSide == 8) {
     const auto widen = [&](auto v) HWY_ATTR { return hn::BitCast(dw, v); };

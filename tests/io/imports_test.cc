@@ -283,8 +283,8 @@ TEST(WeightFile, WeightsThatAreNotFiniteAreRefusedByName) {
   const auto read = [](int64_t, std::span<float> rows) { std::ranges::fill(rows, INFINITY); };
   const std::vector<WeightSource> sources = {{"a.weight", {2, 2}, read, true}};
   const TemporaryDirectory directory("weight_file_test");
-  for (const auto& [name, type] : kWeightTypes) {
-    const std::string said = refusal<InvalidArgument>([&] { write_weights(directory.path() / "x", sources, type); });
+  for (const Named<WeightType>& type : kWeightTypes) {
+    const std::string said = refusal<InvalidArgument>([&] { write_weights(directory.path() / "x", sources, type.value); });
     EXPECT_NE(said.find("a.weight"), std::string::npos) << said;
   }
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
