@@ -11,6 +11,9 @@
 #include "raffia/error.h"
 #include "tokenizer_use.h"
 
+using namespace raffia;
+using namespace raffia::internal;
+
 namespace {
 
 constexpr int64_t kVocabulary = 1024;
@@ -36,17 +39,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const std::string tokenizer_json = with_bytes(text);
   try {
-    raffia::BpeModel model = raffia::bpe_from_hf(
-        {.tokenizer = tokenizer_json, .tokenizer_config = "", .where = "fuzz.json", .where_config = ""}, kVocabulary);
+    BpeModel model =
+        bpe_from_hf({.tokenizer = tokenizer_json, .tokenizer_config = "", .where = "fuzz.json", .where_config = ""}, kVocabulary);
     // Special pieces are skipped, and a mark is decoded as a space; everything else is decoded exactly.
-    const bool comes_back = model.added.empty() &&
-                            (model.form == raffia::BpeForm::bytes ||
-                             (text.find(kMark) == std::string_view::npos && model.leading_space == raffia::LeadingSpace::none));
-    const auto tokenizer = raffia::make_bpe_tokenizer(std::move(model), "fuzz.json");
+    const bool comes_back = model.added.empty() && (model.form == BpeForm::bytes || (text.find(kMark) == std::string_view::npos &&
+                                                                                     model.leading_space == LeadingSpace::none));
+    const auto tokenizer = make_bpe_tokenizer(std::move(model), "fuzz.json");
     if (comes_back && tokenizer->decode(tokenizer->encode(text)) != text) std::abort();
     use(*tokenizer, text);
     use(*tokenizer, "");
-  } catch (const raffia::FormatError&) {
+  } catch (const FormatError&) {
     return 0;
   }
   return 0;

@@ -10,13 +10,16 @@
 #include "io/imports/llama2c.h"
 #include "raffia/error.h"
 
+using namespace raffia;
+using namespace raffia::internal;
+
 namespace {
 
 void read_everything(std::span<const std::byte> bytes) {
-  const raffia::MemorySource source("fuzz.bin", bytes);
-  const raffia::ImportedModel model = raffia::llama2c_model(source);
-  for (const raffia::WeightSource& weight : model.weights) {
-    std::vector<float> values(static_cast<size_t>(raffia::element_count(weight.shape).value()));
+  const MemorySource source("fuzz.bin", bytes);
+  const ImportedModel model = llama2c_model(source);
+  for (const WeightSource& weight : model.weights) {
+    std::vector<float> values(static_cast<size_t>(element_count(weight.shape).value()));
     weight.read(0, values);
   }
 }
@@ -41,7 +44,7 @@ std::vector<std::byte> of_sound_size(std::span<const std::byte> bytes) {
 void expect_refusal_or_weights(std::span<const std::byte> bytes) {
   try {
     read_everything(bytes);
-  } catch (const raffia::FormatError&) {
+  } catch (const FormatError&) {
     return;
   }
 }

@@ -12,11 +12,14 @@
 #include "raffia/session.h"
 #include "tiny_models.h"
 
+using namespace raffia;
+using namespace raffia::internal;
+
 namespace {
 
-raffia::ModelConfig image_config() {
-  raffia::ModelConfig config = raffia::tiny_config({"softmax"});
-  config.task = raffia::Task::image;
+ModelConfig image_config() {
+  ModelConfig config = tiny_config({"softmax"});
+  config.task = Task::image;
   config.vocabulary = 0;
   config.classes = 2;
   config.image_size = 2;
@@ -28,21 +31,21 @@ raffia::ModelConfig image_config() {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const raffia::ModelConfig kConfigs[] = {raffia::tiny_folding_config(), raffia::tiny_keeping_config(), image_config()};
+  static const ModelConfig kConfigs[] = {tiny_folding_config(), tiny_keeping_config(), image_config()};
   if (size == 0) return 0;
-  const raffia::ModelConfig& config = kConfigs[data[0] % std::size(kConfigs)];
+  const ModelConfig& config = kConfigs[data[0] % std::size(kConfigs)];
   const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size)).subspan(1);
   try {
-    const auto model = raffia::Model::over(config, {bytes.begin(), bytes.end()}, nullptr, "fuzz");
-    if (config.task == raffia::Task::image) {
-      raffia::classify_image(*model, std::array<float, 4>{0, 0.5, 1, 0}, {.threads = 1});
+    const auto model = Model::over(config, {bytes.begin(), bytes.end()}, nullptr, "fuzz");
+    if (config.task == Task::image) {
+      classify_image(*model, std::array<float, 4>{0, 0.5, 1, 0}, {.threads = 1});
     } else {
-      raffia::Session session(model, {.run = {.threads = 1}});
+      Session session(model, {.run = {.threads = 1}});
       session.prefill(std::array<int32_t, 3>{1, 2, 3});
-      session.step(raffia::can_choose(session) ? session.sample() : 1);
+      session.step(can_choose(session) ? session.sample() : 1);
     }
-  } catch (const raffia::FormatError&) {
-  } catch (const raffia::Error& error) {
+  } catch (const FormatError&) {
+  } catch (const Error& error) {
     if (std::string_view(error.what()).find("expected a finite number") == std::string_view::npos) throw;
   }
   return 0;

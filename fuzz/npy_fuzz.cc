@@ -7,12 +7,15 @@
 #include "io/formats/npy.h"
 #include "raffia/error.h"
 
+using namespace raffia;
+using namespace raffia::internal;
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
-    const raffia::FloatArray array = raffia::parse_npy(std::as_bytes(std::span(data, size)), "fuzz.npy");
-    const auto count = raffia::element_count(array.shape);
+    const FloatArray array = parse_npy(std::as_bytes(std::span(data, size)), "fuzz.npy");
+    const auto count = element_count(array.shape);
     if (!count || static_cast<size_t>(*count) != array.values.size()) std::abort();
-  } catch (const raffia::FormatError&) {
+  } catch (const FormatError&) {
     return 0;
   }
   return 0;

@@ -11,6 +11,9 @@
 #include "io/formats/picture.h"
 #include "raffia/error.h"
 
+using namespace raffia;
+using namespace raffia::internal;
+
 namespace {
 
 std::string with_checksums(std::string bytes) {
@@ -31,11 +34,11 @@ std::string with_checksums(std::string bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const std::string bytes = with_checksums({reinterpret_cast<const char*>(data), size});
-    const raffia::FloatArray image = raffia::parse_picture(bytes, "fuzz.png");
-    const auto count = raffia::element_count(image.shape);
+    const FloatArray image = parse_picture(bytes, "fuzz.png");
+    const auto count = element_count(image.shape);
     if (!count || static_cast<size_t>(*count) != image.values.size()) std::abort();
     if (!std::ranges::all_of(image.values, [](float value) { return value >= 0 && value <= 1; })) std::abort();
-  } catch (const raffia::FormatError&) {
+  } catch (const FormatError&) {
     return 0;
   }
   return 0;

@@ -10,17 +10,20 @@
 #include "io/formats/safetensors.h"
 #include "raffia/error.h"
 
+using namespace raffia;
+using namespace raffia::internal;
+
 namespace {
 
-void read_everything(const raffia::Safetensors& file, size_t size) {
-  for (const raffia::Safetensors::Tensor& tensor : file.tensors()) {
+void read_everything(const Safetensors& file, size_t size) {
+  for (const Safetensors::Tensor& tensor : file.tensors()) {
     if (tensor.begin > tensor.end || tensor.end > size) std::abort();
     if (file.read_bytes(tensor.name).size() != tensor.end - tensor.begin) std::abort();
     try {
-      const raffia::FloatArray array = file.read(tensor.name);
-      const auto count = raffia::element_count(array.shape);
+      const FloatArray array = file.read(tensor.name);
+      const auto count = element_count(array.shape);
       if (array.shape != tensor.shape || !count || static_cast<size_t>(*count) != array.values.size()) std::abort();
-    } catch (const raffia::FormatError&) {  // not of a float type
+    } catch (const FormatError&) {  // not of a float type
       continue;
     }
   }
@@ -28,8 +31,8 @@ void read_everything(const raffia::Safetensors& file, size_t size) {
 
 void expect_refusal_or_tensors(std::span<const std::byte> bytes) {
   try {
-    read_everything(raffia::Safetensors::over(bytes, "fuzz.safetensors"), bytes.size());
-  } catch (const raffia::FormatError&) {
+    read_everything(Safetensors::over(bytes, "fuzz.safetensors"), bytes.size());
+  } catch (const FormatError&) {
     return;
   }
 }

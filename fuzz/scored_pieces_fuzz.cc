@@ -8,13 +8,15 @@
 #include "raffia/error.h"
 #include "tokenizer_use.h"
 
+using namespace raffia;
+using namespace raffia::internal;
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
-    const auto tokenizer =
-        raffia::make_scored_tokenizer(raffia::parse_scored_pieces(std::as_bytes(std::span(data, size)), "fuzz.bin"));
+    const auto tokenizer = make_scored_tokenizer(parse_scored_pieces(std::as_bytes(std::span(data, size)), "fuzz.bin"));
     use(*tokenizer, std::string_view(reinterpret_cast<const char*>(data), size));
     use(*tokenizer, "");
-  } catch (const raffia::FormatError&) {
+  } catch (const FormatError&) {
     return 0;
   }
   return 0;

@@ -13,16 +13,19 @@
 #include "io/formats/session_file.h"
 #include "raffia/error.h"
 
+using namespace raffia;
+using namespace raffia::internal;
+
 namespace {
 
 using Bytes = std::span<const std::byte>;
-constexpr size_t kHeaderSize = raffia::kSessionImage.header_size();
+constexpr size_t kHeaderSize = kSessionImage.header_size();
 
 void expect_refusal_or_round_trip(Bytes image) {
   try {
-    const std::vector<std::byte> saved = raffia::to_bytes(raffia::session_from_bytes(image, "fuzz"));
-    if (raffia::to_bytes(raffia::session_from_bytes(saved, "again")) != saved) std::abort();
-  } catch (const raffia::FormatError&) {
+    const std::vector<std::byte> saved = to_bytes(session_from_bytes(image, "fuzz"));
+    if (to_bytes(session_from_bytes(saved, "again")) != saved) std::abort();
+  } catch (const FormatError&) {
   }
 }
 
@@ -30,11 +33,11 @@ void expect_refusal_or_round_trip(Bytes image) {
 std::vector<std::byte> with_sound_frame(Bytes bytes, uint32_t version) {
   std::vector<std::byte> sound(bytes.begin(), bytes.end());
   sound.resize(std::max(sound.size(), kHeaderSize));
-  std::array<int64_t, raffia::kSessionImage.fields> fields = {};
-  std::memcpy(fields.data(), sound.data() + raffia::ImageFormat::kFieldsAt, sizeof(fields));
-  raffia::ImageFormat format = raffia::kSessionImage;
+  std::array<int64_t, kSessionImage.fields> fields = {};
+  std::memcpy(fields.data(), sound.data() + ImageFormat::kFieldsAt, sizeof(fields));
+  ImageFormat format = kSessionImage;
   format.version = version;
-  raffia::put_header(format, fields, sound);
+  put_header(format, fields, sound);
   return sound;
 }
 

@@ -17,17 +17,17 @@
 #include "runtime/random_weights.h"
 #include "tiny_models.h"
 
+using namespace raffia;
+using namespace raffia::internal;
+
 namespace {
 
-using raffia::ImageFormat;
-using raffia::kSessionImage;
-using raffia::Model;
 using Bytes = std::span<std::byte>;
 
-const raffia::SessionOptions kOptions{.run = {.threads = 1}};
+const SessionOptions kOptions{.run = {.threads = 1}};
 
-std::shared_ptr<const Model> tiny_model(const raffia::ModelConfig& config) {
-  return Model::over(config, raffia::internal::runtime::random_weights(config, raffia::WeightType::f32, 1), nullptr, "fuzz");
+std::shared_ptr<const Model> tiny_model(const ModelConfig& config) {
+  return Model::over(config, runtime::random_weights(config, WeightType::f32, 1), nullptr, "fuzz");
 }
 
 int64_t number_at(Bytes bytes, size_t at) {  // native byte order: it does not matter for a fuzzer
@@ -41,26 +41,26 @@ int64_t number_at(Bytes bytes, size_t at) {  // native byte order: it does not m
 void mend_frame(const ImageFormat& format, Bytes image) {
   std::vector<int64_t> fields(format.fields);
   std::memcpy(fields.data(), image.data() + ImageFormat::kFieldsAt, 8 * format.fields);
-  raffia::put_header(format, fields, image);
+  put_header(format, fields, image);
 }
 
 void mend_memory(const ImageFormat& format, Bytes image, int64_t position) {
   if (image.size() < format.header_size() + sizeof(position)) return;
   // The payload of these two begins with the number of tokens.
-  if (format.magic != raffia::kStateImage.magic) std::memcpy(image.data() + format.header_size(), &position, sizeof(position));
+  if (format.magic != kStateImage.magic) std::memcpy(image.data() + format.header_size(), &position, sizeof(position));
   mend_frame(format, image);
 }
 
 void mend_memories_of_version_2(Bytes image, int64_t position) {
   try {
-    for (const raffia::SessionBlock& block : raffia::session_blocks(image, "fuzz")) {
+    for (const SessionBlock& block : session_blocks(image, "fuzz")) {
       const Bytes bytes = image.subspan(static_cast<size_t>(block.bytes.data() - image.data()), block.bytes.size());
-      for (const ImageFormat& format : {raffia::kStateImage, raffia::kWindowStateImage, raffia::kKeyCacheImage}) {
+      for (const ImageFormat& format : {kStateImage, kWindowStateImage, kKeyCacheImage}) {
         const auto magic = std::as_bytes(std::span(format.magic));
         if (std::ranges::equal(bytes.first(std::min(bytes.size(), magic.size())), magic)) mend_memory(format, bytes, position);
       }
     }
-  } catch (const raffia::FormatError&) {
+  } catch (const FormatError&) {
   }
 }
 
@@ -86,7 +86,7 @@ void mend_memories_of_version_1(Bytes image, int64_t position) {
       list(sizeof(float));  // keys
       list(sizeof(float));  // values
     } else {
-      mend_memory(kind == 1 ? raffia::kWindowStateImage : raffia::kStateImage, list(1), position);
+      mend_memory(kind == 1 ? kWindowStateImage : kStateImage, list(1), position);
     }
     list(sizeof(float));  // tail
   }
@@ -109,21 +109,20 @@ void mend(Bytes image, const Model& model) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const std::shared_ptr<const Model> models[] = {tiny_model(raffia::tiny_folding_config()),
-                                                        tiny_model(raffia::tiny_keeping_config())};
+  static const std::shared_ptr<const Model> models[] = {tiny_model(tiny_folding_config()), tiny_model(tiny_keeping_config())};
   const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
   for (const std::shared_ptr<const Model>& model : models) {
     std::vector<std::byte> image(bytes.begin(), bytes.end());
     image.resize(std::max(image.size(), kSessionImage.header_size()));
     mend(image, *model);
     try {
-      raffia::Session session = raffia::Session::from_bytes(model, image, kOptions, "fuzz");
+      Session session = Session::from_bytes(model, image, kOptions, "fuzz");
       const std::vector<std::byte> saved = session.to_bytes();
-      if (raffia::Session::from_bytes(model, saved, kOptions, "fuzz").to_bytes() != saved) std::abort();
-      if (raffia::can_choose(session)) session.sample();
+      if (Session::from_bytes(model, saved, kOptions, "fuzz").to_bytes() != saved) std::abort();
+      if (can_choose(session)) session.sample();
       session.step(1);
       session.prefill(std::array<int32_t, 5>{0, 1, 2, 3, 4});
-    } catch (const raffia::FormatError&) {
+    } catch (const FormatError&) {
     }
   }
   return 0;

@@ -10,10 +10,13 @@
 #include "io/tokenizers/tokenizer_kinds.h"
 #include "raffia/error.h"
 
+using namespace raffia;
+using namespace raffia::internal;
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   try {
-    const std::unique_ptr<raffia::Tokenizer> tokenizer = raffia::sp_tokenizer_over(std::string(bytes), "fuzzed");
+    const std::unique_ptr<Tokenizer> tokenizer = sp_tokenizer_over(std::string(bytes), "fuzzed");
     for (const std::string& text :
          {std::string("the words \xC3\xA9\xE2\x96\x81 of a text\n\t 12"), std::string(bytes.substr(0, 200))}) {
       const std::vector<int32_t> ids = tokenizer->encode(text);
@@ -22,7 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       }
       (void)tokenizer->decode(ids);
     }
-  } catch (const raffia::Error&) {
+  } catch (const Error&) {
     return 0;
   }
   return 0;

@@ -14,19 +14,22 @@
 #include "raffia/error.h"
 #include "raffia/window_state.h"
 
+using namespace raffia;
+using namespace raffia::internal;
+
 namespace {
 
 using Bytes = std::span<const std::byte>;
-using Fields = std::array<int64_t, raffia::kWindowStateImage.fields>;
-constexpr size_t kHeaderSize = raffia::kWindowStateImage.header_size();
+using Fields = std::array<int64_t, kWindowStateImage.fields>;
+constexpr size_t kHeaderSize = kWindowStateImage.header_size();
 
 // Whether they were accepted as a state.
 bool expect_refusal_or_round_trip(Bytes image) {
   try {
-    const std::vector<std::byte> again = raffia::WindowState::from_bytes(image).to_bytes();
+    const std::vector<std::byte> again = WindowState::from_bytes(image).to_bytes();
     if (again.size() != image.size() || std::memcmp(again.data(), image.data(), image.size()) != 0) std::abort();
     return true;
-  } catch (const raffia::FormatError&) {
+  } catch (const FormatError&) {
     return false;
   }
 }
@@ -34,7 +37,7 @@ bool expect_refusal_or_round_trip(Bytes image) {
 // At the offset that a valid file has them. Native byte order: it does not matter for a fuzzer.
 Fields fields_of(Bytes bytes) {
   Fields fields = {};
-  const Bytes found = bytes.subspan(std::min(bytes.size(), raffia::ImageFormat::kFieldsAt));
+  const Bytes found = bytes.subspan(std::min(bytes.size(), ImageFormat::kFieldsAt));
   if (!found.empty()) std::memcpy(fields.data(), found.data(), std::min(sizeof(fields), found.size()));
   return fields;
 }
@@ -43,7 +46,7 @@ Fields fields_of(Bytes bytes) {
 std::vector<std::byte> with_sound_frame(Bytes bytes) {
   std::vector<std::byte> sound(bytes.begin(), bytes.end());
   sound.resize(std::max(sound.size(), kHeaderSize));
-  raffia::put_header(raffia::kWindowStateImage, fields_of(bytes), sound);
+  put_header(kWindowStateImage, fields_of(bytes), sound);
   return sound;
 }
 
@@ -54,10 +57,10 @@ void expect_a_small_shape_to_be_taken(Bytes bytes) {
   const auto fold = [](int64_t& field, int64_t min, int64_t max) {
     field = min + static_cast<int64_t>(static_cast<uint64_t>(field) % static_cast<uint64_t>(max - min + 1));
   };
-  fold(fields[0], 0, raffia::kWindowKinds - 1);
-  const auto kind = static_cast<raffia::WindowKind>(fields[0]);
-  const bool hybrid = kind == raffia::WindowKind::hybrid, lara = kind == raffia::WindowKind::lara;
-  raffia::WindowStateShape shape{.kind = kind};
+  fold(fields[0], 0, kWindowKinds - 1);
+  const auto kind = static_cast<WindowKind>(fields[0]);
+  const bool hybrid = kind == WindowKind::hybrid, lara = kind == WindowKind::lara;
+  WindowStateShape shape{.kind = kind};
   const auto extent = [&](size_t field, int64_t min, bool has = true) {
     fold(fields[field], has ? min : 0, has ? kMax : 0);
     return fields[field];
@@ -74,8 +77,8 @@ void expect_a_small_shape_to_be_taken(Bytes bytes) {
   shape.features = extent(10, 1, !lara);
   shape.chunk = fields[11] = hybrid ? 0 : std::gcd(extent(11, 1), shape.window);
 
-  const std::optional<raffia::detail::WindowLayout> layout = raffia::layout_of(shape);
-  if (!raffia::flaw_of(shape).empty() || !layout) std::abort();
+  const std::optional<detail::WindowLayout> layout = layout_of(shape);
+  if (!flaw_of(shape).empty() || !layout) std::abort();
   const size_t floats = std::accumulate(layout->sizes.begin(), layout->sizes.end(), size_t{0});
   const auto batch = static_cast<size_t>(shape.batch);
   std::vector<std::byte> image(kHeaderSize + batch * (sizeof(int64_t) + sizeof(float) * floats));
@@ -87,9 +90,9 @@ void expect_a_small_shape_to_be_taken(Bytes bytes) {
   for (size_t b = 0; b < batch; ++b) {
     int64_t tokens = 0;
     std::memcpy(&tokens, image.data() + kHeaderSize + sizeof(tokens) * b, sizeof(tokens));
-    wild |= tokens < 0 || tokens > raffia::kMaxWindowTokens;
+    wild |= tokens < 0 || tokens > kMaxWindowTokens;
   }
-  raffia::put_header(raffia::kWindowStateImage, fields, image);
+  put_header(kWindowStateImage, fields, image);
   if (expect_refusal_or_round_trip(image) == wild) std::abort();
 }
 
