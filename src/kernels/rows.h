@@ -52,7 +52,7 @@ struct MutRows {
 // Head `h` of batch entry `b`, from token `t` on.
 template <class AnyRows, class AnyView>
 AnyRows rows_of(const AnyView& view, int64_t b, int64_t t, int64_t h) {
-  if (view.absent()) return {};
+  if (view.data() == nullptr) return {};  // absent, or never to be read
   auto* bytes = static_cast<std::conditional_t<std::is_same_v<AnyRows, MutRows>, std::byte, const std::byte>*>(view.data());
   bytes += view.offset(b, t, h, int64_t{0}) * static_cast<int64_t>(size_of(view.dtype()));
   return {bytes, view.dtype(), view.stride(1), view.stride(3)};

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <vector>
 
 #include "raffia/random.h"
@@ -19,7 +18,7 @@ void expect_twin(const StreamKey& key, int64_t query, int64_t draws, int64_t dra
   std::vector<float> noise(dim + 1, kUntouched), expected(dim);
   randomized_noise(key, query, draws, draw, std::span(noise).first(dim));
   randomized_draw(key, query, draws, draw, expected);
-  ASSERT_EQ(std::memcmp(noise.data(), expected.data(), dim * sizeof(float)), 0)
+  ASSERT_TRUE(same_bits(std::span<const float>(noise).first(dim), expected))
       << "query " << query << ", draw " << draw << " of " << draws << ", dim " << dim;
   ASSERT_EQ(noise[dim], kUntouched);
 }
