@@ -31,9 +31,9 @@ ModelConfig image_config() {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const ModelConfig kConfigs[] = {tiny_folding_config(), tiny_keeping_config(), image_config()};
+  static const ModelConfig configs[] = {tiny_folding_config(), tiny_keeping_config(), image_config()};
   if (size == 0) return 0;
-  const ModelConfig& config = kConfigs[data[0] % std::size(kConfigs)];
+  const ModelConfig& config = configs[data[0] % std::size(configs)];
   const std::span<const std::byte> bytes = std::as_bytes(std::span(data, size)).subspan(1);
   try {
     const auto model = Model::over(config, {bytes.begin(), bytes.end()}, nullptr, "fuzz");
