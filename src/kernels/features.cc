@@ -87,15 +87,17 @@ HWY_EXPORT(feature_scratch);
 HWY_EXPORT(forward_rows);
 HWY_EXPORT(backward_rows);
 
-size_t features_scratch_floats(const MapParams& map) { return chosen(HWY_DISPATCH_TABLE(feature_scratch))(map); }
+size_t features_scratch_floats(const MapParams& map) {
+  return chosen(KernelOp::features, HWY_DISPATCH_TABLE(feature_scratch))(map);
+}
 
 void features_forward(const MapParams& map, const Rows& x, size_t begin, size_t end, const MutRows& phi, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(forward_rows))(map, x, begin, end, phi, scratch);
+  chosen(KernelOp::features, HWY_DISPATCH_TABLE(forward_rows))(map, x, begin, end, phi, scratch);
 }
 
 void features_backward(const MapParams& map, const Rows& x, size_t begin, size_t end, const Rows& dphi, const MutRows& dx,
                        const MapSums& sums, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(backward_rows))(map, x, begin, end, dphi, dx, sums, scratch);
+  chosen(KernelOp::features, HWY_DISPATCH_TABLE(backward_rows))(map, x, begin, end, dphi, dx, sums, scratch);
 }
 
 }  // namespace raffia::internal

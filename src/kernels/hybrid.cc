@@ -332,28 +332,30 @@ HWY_EXPORT(far_step);
 
 void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, size_t end, const float* reach,
               const AfterRead& after, const PackedState& state, float* scratch, ClampCount& clamps) {
-  chosen(HWY_DISPATCH_TABLE(far_read))(problem, far, begin, end, reach, after, state, scratch, clamps);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_read))(problem, far, begin, end, reach, after, state, scratch, clamps);
 }
 
 void far_read_backward(const LinearProblem& problem, size_t begin, size_t end, const float* reach, const PackedState& state,
                        float* h, double* dlog_scale, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(far_read_backward))(problem, begin, end, reach, state, h, dlog_scale, scratch);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_read_backward))(problem, begin, end, reach, state, h, dlog_scale, scratch);
 }
 
 void far_read_gradient(const LinearProblem& problem, size_t begin, size_t end, const float* reach, float decay,
                        PackedState& gradient, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(far_read_gradient))(problem, begin, end, reach, decay, gradient, scratch);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_read_gradient))(problem, begin, end, reach, decay, gradient, scratch);
 }
 
 void far_fold_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& gradient, float& decay,
                        float* r, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(far_fold_backward))(problem, begin, end, gradient, decay, r, scratch);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_fold_backward))(problem, begin, end, gradient, decay, r, scratch);
 }
 
-size_t far_scratch_floats(const LinearProblem& problem) { return chosen(HWY_DISPATCH_TABLE(far_scratch))(problem); }
+size_t far_scratch_floats(const LinearProblem& problem) {
+  return chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_scratch))(problem);
+}
 
 size_t far_backward_scratch_floats(const LinearProblem& problem) {
-  return chosen(HWY_DISPATCH_TABLE(far_backward_scratch))(problem);
+  return chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_backward_scratch))(problem);
 }
 
 size_t far_step_scratch_floats(const FarStep& task) {
@@ -361,7 +363,7 @@ size_t far_step_scratch_floats(const FarStep& task) {
 }
 
 void far_step(const FarStep& task, float* scratch, ClampCount& clamps) {
-  chosen(HWY_DISPATCH_TABLE(far_step))(task, scratch, clamps);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_step))(task, scratch, clamps);
 }
 
 }  // namespace raffia::internal

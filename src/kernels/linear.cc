@@ -276,19 +276,21 @@ void compose_states(const LinearProblem& problem, const PackedState& earlier, Pa
   later.log_decay += earlier.log_decay;
 }
 
-size_t linear_scratch_floats(const LinearProblem& problem) { return chosen(HWY_DISPATCH_TABLE(scratch_floats))(problem); }
+size_t linear_scratch_floats(const LinearProblem& problem) {
+  return chosen(KernelOp::linear, HWY_DISPATCH_TABLE(scratch_floats))(problem);
+}
 
 void causal_forward(const LinearProblem& problem, size_t begin, size_t end, const Upcoming& upcoming, PackedState& state,
                     float* record, float* scratch, ClampCount& clamps) {
-  chosen(HWY_DISPATCH_TABLE(causal_forward))(problem, begin, end, upcoming, state, record, scratch, clamps);
+  chosen(KernelOp::linear, HWY_DISPATCH_TABLE(causal_forward))(problem, begin, end, upcoming, state, record, scratch, clamps);
 }
 
 void fold(const LinearProblem& problem, size_t begin, size_t end, PackedState& state, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(fold))(problem, begin, end, state, scratch);
+  chosen(KernelOp::linear, HWY_DISPATCH_TABLE(fold))(problem, begin, end, state, scratch);
 }
 
 void read(const LinearProblem& problem, size_t begin, size_t end, const PackedState& state, float* scratch, ClampCount& clamps) {
-  chosen(HWY_DISPATCH_TABLE(read))(problem, begin, end, state, scratch, clamps);
+  chosen(KernelOp::linear, HWY_DISPATCH_TABLE(read))(problem, begin, end, state, scratch, clamps);
 }
 
 }  // namespace raffia::internal

@@ -139,25 +139,25 @@ HWY_EXPORT(read_backward);
 HWY_EXPORT(fold_backward);
 
 size_t linear_backward_scratch_floats(const LinearProblem& problem) {
-  return chosen(HWY_DISPATCH_TABLE(backward_scratch_floats))(problem);
+  return chosen(KernelOp::linear_backward, HWY_DISPATCH_TABLE(backward_scratch_floats))(problem);
 }
 
 void causal_backward(const LinearProblem& problem, size_t begin, size_t end, const float* record, PackedState& gradient,
                      float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(causal_backward))(problem, begin, end, record, gradient, scratch);
+  chosen(KernelOp::linear_backward, HWY_DISPATCH_TABLE(causal_backward))(problem, begin, end, record, gradient, scratch);
 }
 
 void fold_gradient(const LinearProblem& problem, size_t begin, size_t end, PackedState& gradient, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(fold_gradient))(problem, begin, end, gradient, scratch);
+  chosen(KernelOp::linear_backward, HWY_DISPATCH_TABLE(fold_gradient))(problem, begin, end, gradient, scratch);
 }
 
 void read_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& state, PackedState& gradient,
                    float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(read_backward))(problem, begin, end, state, gradient, scratch);
+  chosen(KernelOp::linear_backward, HWY_DISPATCH_TABLE(read_backward))(problem, begin, end, state, gradient, scratch);
 }
 
 void fold_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& gradient, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(fold_backward))(problem, begin, end, gradient, scratch);
+  chosen(KernelOp::linear_backward, HWY_DISPATCH_TABLE(fold_backward))(problem, begin, end, gradient, scratch);
 }
 
 }  // namespace raffia::internal
