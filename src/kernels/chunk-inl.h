@@ -52,26 +52,31 @@ class Ahead {
   HWY_INLINE void add(const AnyRows& rows, size_t first, size_t count, size_t dim) {
     if (streams_ == kMax || rows.col_stride != 1 || count == 0 || rows.data == nullptr) return;
     const int64_t size = static_cast<int64_t>(size_of(rows.dtype));
-    stream_[streams_++] = {static_cast<const std::byte*>(rows.data) + static_cast<int64_t>(first) * rows.row_stride * size,
-                           rows.row_stride * size, (dim * static_cast<size_t>(size) + 63) / 64, count};
+    add({static_cast<const std::byte*>(rows.data) + static_cast<int64_t>(first) * rows.row_stride * size, rows.row_stride * size,
+         (dim * static_cast<size_t>(size) + 63) / 64, count});
   }
 
   // Memory in one piece.
   HWY_INLINE void add_floats(const float* floats, size_t count) {
     if (streams_ == kMax || floats == nullptr) return;
-    stream_[streams_++] = {reinterpret_cast<const std::byte*>(floats), 0, count * sizeof(float) / 64 + 1, 1};
+    add({reinterpret_cast<const std::byte*>(floats), 0, count * sizeof(float) / 64 + 1, 1});
   }
+
+  // Divides what was added evenly among as many asks: wide tiles are few, so each has to ask for more.
+  HWY_INLINE void spread(size_t asks) { at_once_ = HWY_MAX(kMinAtOnce, (lines_ + asks - 1) / asks); }
 
   // Prefetches a few lines: more at once would fill the queue of misses and stall the tiles.
   HWY_INLINE void ask() {
-    if (current_ == streams_) return;
-    Stream& stream = stream_[current_];
-    const size_t end = HWY_MIN(line_ + kLinesAtOnce, stream.lines);
-    for (; line_ < end; ++line_) __builtin_prefetch(stream.next + 64 * line_, 0, 2);
-    if (line_ < stream.lines) return;
-    line_ = 0;
-    stream.next += stream.step;
-    if (--stream.rows == 0) ++current_;
+    for (size_t left = at_once_; left > 0 && current_ < streams_;) {
+      Stream& stream = stream_[current_];
+      const size_t end = HWY_MIN(line_ + left, stream.lines);
+      left -= end - line_;
+      for (; line_ < end; ++line_) __builtin_prefetch(stream.next + 64 * line_, 0, 2);
+      if (line_ < stream.lines) return;
+      line_ = 0;
+      stream.next += stream.step;
+      if (--stream.rows == 0) ++current_;
+    }
   }
 
   HWY_INLINE void ask_for_all() {
@@ -80,14 +85,21 @@ class Ahead {
 
  private:
   static constexpr size_t kMax = 12;
-  static constexpr size_t kLinesAtOnce = 4;
+  static constexpr size_t kMinAtOnce = 4;
   struct Stream {
     const std::byte* next;
     int64_t step;  // bytes
     size_t lines, rows;
   };
+
+  HWY_INLINE void add(const Stream& stream) {
+    stream_[streams_++] = stream;
+    lines_ += stream.lines * stream.rows;
+  }
+
   Stream stream_[kMax];
   size_t streams_ = 0, current_ = 0, line_ = 0;
+  size_t lines_ = 0, at_once_ = kMinAtOnce;
 };
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
