@@ -70,7 +70,7 @@ void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, si
         float* phi_q = phi + c * features * kPanel;
         std::fill_n(y, kPanel, 0.0f);
         if (holds_something) {
-          chunk_features(problem.map, head.q, at, valid[c], buffers, buffers.x, buffers.inverse_norm, phi_q);
+          chunk_features(problem.map, head.q, at, valid[c], buffers, buffers.panel(phi_q));
           for_lanes([&](size_t lane)
                         HWY_ATTR { hn::StoreU(weighted_rows(features, state.normaliser, phi_q, lane), d, y + lane); });
         }
@@ -163,8 +163,7 @@ void far_read_backward(const LinearProblem& problem, size_t begin, size_t end, c
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
       float* dden = buffers.dden + g * kPanel;
-      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm,
-                     buffers.phi_q(0, g));
+      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.panel(buffers.phi_q(0, g)));
       load_output_gradient(problem, head, first, count, valid, buffers, buffers.dy, buffers.dy_transposed, dden);
       feature_gradient(buffers.features, buffers.panels, state, buffers.dy_transposed, dden, lanes, 0, nullptr, nullptr, nullptr,
                        ahead, buffers.dphi);
@@ -196,8 +195,7 @@ void far_read_gradient(const LinearProblem& problem, size_t begin, size_t end, c
     for (size_t t = 0; t < kPanel; ++t) rows[t] = t < count ? reach[first + t] : 0.0f;
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
-      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm,
-                     buffers.phi_q(0, g));
+      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.panel(buffers.phi_q(0, g)));
       load_output_gradient(problem, head, first, count, valid, buffers, buffers.dy + g * buffers.panels * kSquare, nullptr,
                            buffers.dden + g * kPanel);
     }
@@ -218,12 +216,12 @@ void far_fold_backward(const LinearProblem& problem, size_t begin, size_t end, c
     alignas(64) float weights[kPanel], sum[kPanel];
     for (size_t t = 0; t < kPanel; ++t) weights[t] = gates.weights()[t] * decay;
     float* phi_k = buffers.phi_k(0);
-    chunk_features(problem.map, problem.k, first, gates.valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm, phi_k);
+    chunk_features(problem.map, problem.k, first, gates.valid, buffers.chunk, buffers.chunk.panel(phi_k));
     transpose(gather(problem.v, first, gates.valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging),
               problem.value_dim, buffers.v_transposed);
     zero_last_rows(buffers.v_transposed, problem.value_dim);
     if (problem.dv.data != nullptr) {
-      value_gradient(problem, first, count, gates.valid, weights, phi_k, gradient, nullptr, buffers);
+      value_gradient(problem, 0, first, count, gates.valid, weights, gradient, nullptr, buffers);
     }
     Ahead ahead;
     if (chunk > 0) {
@@ -332,28 +330,30 @@ HWY_EXPORT(far_step);
 
 void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, size_t end, const float* reach,
               const AfterRead& after, const PackedState& state, float* scratch, ClampCount& clamps) {
-  chosen(HWY_DISPATCH_TABLE(far_read))(problem, far, begin, end, reach, after, state, scratch, clamps);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_read))(problem, far, begin, end, reach, after, state, scratch, clamps);
 }
 
 void far_read_backward(const LinearProblem& problem, size_t begin, size_t end, const float* reach, const PackedState& state,
                        float* h, double* dlog_scale, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(far_read_backward))(problem, begin, end, reach, state, h, dlog_scale, scratch);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_read_backward))(problem, begin, end, reach, state, h, dlog_scale, scratch);
 }
 
 void far_read_gradient(const LinearProblem& problem, size_t begin, size_t end, const float* reach, float decay,
                        PackedState& gradient, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(far_read_gradient))(problem, begin, end, reach, decay, gradient, scratch);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_read_gradient))(problem, begin, end, reach, decay, gradient, scratch);
 }
 
 void far_fold_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& gradient, float& decay,
                        float* r, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(far_fold_backward))(problem, begin, end, gradient, decay, r, scratch);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_fold_backward))(problem, begin, end, gradient, decay, r, scratch);
 }
 
-size_t far_scratch_floats(const LinearProblem& problem) { return chosen(HWY_DISPATCH_TABLE(far_scratch))(problem); }
+size_t far_scratch_floats(const LinearProblem& problem) {
+  return chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_scratch))(problem);
+}
 
 size_t far_backward_scratch_floats(const LinearProblem& problem) {
-  return chosen(HWY_DISPATCH_TABLE(far_backward_scratch))(problem);
+  return chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_backward_scratch))(problem);
 }
 
 size_t far_step_scratch_floats(const FarStep& task) {
@@ -361,7 +361,7 @@ size_t far_step_scratch_floats(const FarStep& task) {
 }
 
 void far_step(const FarStep& task, float* scratch, ClampCount& clamps) {
-  chosen(HWY_DISPATCH_TABLE(far_step))(task, scratch, clamps);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_step))(task, scratch, clamps);
 }
 
 }  // namespace raffia::internal

@@ -185,8 +185,8 @@ struct ChunkBuffers {
         zeros(arena.take(HWY_MAX(problem.map.dim, problem.value_dim))),
         staging(arena.take(kPanel * HWY_MAX(problem.map.dim, problem.value_dim))),
         value_staging(arena.take(kPanel * problem.value_dim)),
-        x(arena.take(problem.map.dim * kPanel)),
-        inverse_norm(arena.take(kPanel)),
+        x(arena.take(2 * problem.map.dim * kPanel)),
+        inverse_norm(arena.take(2 * kPanel)),
         phi_q(arena.take(group * features * kPanel)),
         phi_k(arena.take(chunks * features * kPanel)),
         v(arena.take(chunks * panels * kPanel * kPanel)),
@@ -197,12 +197,14 @@ struct ChunkBuffers {
     if (zeros != nullptr) std::fill_n(zeros, HWY_MAX(problem.map.dim, problem.value_dim), 0.0f);
   }
 
+  MapPanel panel(float* phi) const { return {x, inverse_norm, phi}; }
+
   size_t features, panels;
   float* zeros;
   float* staging;        // [16, max(d, V)]
   float* value_staging;  // [16, V]
-  float* x;              // [d, 16]
-  float* inverse_norm;   // [16]
+  float* x;              // [2][d, 16]: of queries and keys
+  float* inverse_norm;   // [2][16]
   float* phi_q;          // [group][F, 16]
   float* phi_k;          // [chunks][F, 16]
   float* v;              // [chunks][P][16, 16]
@@ -212,16 +214,27 @@ struct ChunkBuffers {
   float* y;              // [16, 16 P], rows on their way out
 };
 
+// x^T of the chunk of `rows` from `first`, where the map takes it: into panel.phi if x are the features already.
+HWY_INLINE void load_panel(const MapParams& map, const Rows& rows, size_t first, const bool* valid, const ChunkBuffers& buffers,
+                           const MapPanel& panel) {
+  const Chunk chunk = gather(rows, first, valid, map.dim, buffers.zeros, buffers.staging);
+  transpose(chunk, map.dim, map.kind == MapKind::identity ? panel.phi : panel.x);
+}
+
 // phi^T [F, 16] of the chunk of `rows` from `first`.
 inline HWY_NOINLINE void chunk_features(const MapParams& map, const Rows& rows, size_t first, const bool* valid,
-                                        const ChunkBuffers& buffers, float* x, float* inverse_norm, float* phi) {
-  const Chunk chunk = gather(rows, first, valid, map.dim, buffers.zeros, buffers.staging);
-  if (map.kind == MapKind::identity) {
-    transpose(chunk, map.dim, phi);
-  } else {
-    transpose(chunk, map.dim, x);
-    map_features(map, x, inverse_norm, phi);
-  }
+                                        const ChunkBuffers& buffers, const MapPanel& panel) {
+  load_panel(map, rows, first, valid, buffers, panel);
+  if (map.kind != MapKind::identity) map_features(map, panel);
+}
+
+// The same of a query head and of the keys; `k` is behind `q` in memory.
+inline HWY_NOINLINE void chunk_features_of_two(const LinearProblem& problem, const QueryHead& head, size_t first,
+                                               const bool* valid, const ChunkBuffers& buffers, const MapPanel& q,
+                                               const MapPanel& k) {
+  load_panel(problem.map, head.q, first, valid, buffers, q);
+  load_panel(problem.map, problem.k, first, valid, buffers, k);
+  if (problem.map.kind != MapKind::identity) map_two(problem.map, q, k);
 }
 
 // Writes rows of y [16, ld] to `out`; rows that do not take part become 0, rows at or past `count` are not changed.
@@ -239,6 +252,13 @@ inline HWY_NOINLINE void put_rows(const MutRows& out, size_t first, size_t count
       for (size_t c = 0; c < columns; ++c) out.set(first + t, c, valid[t] ? y[t * ld + c] : 0.0f);
     }
   }
+}
+
+// Where rows of a whole chunk may be stored without a detour: whole panels of them, all taking part. Null: put_rows has to do it.
+HWY_INLINE float* whole_rows(const MutRows& out, size_t first, size_t count, const bool* valid, size_t columns) {
+  bool whole = count == kPanel && columns % kPanel == 0 && out.direct() && out.row_stride > 0;
+  for (size_t t = 0; t < kPanel; ++t) whole = whole && valid[t];
+  return whole ? out.direct_row(first) : nullptr;
 }
 
 // What a row is divided by: its denominator, or the floor if that is larger. A divisor too small to invert gives 0.

@@ -387,6 +387,18 @@ HWY_INLINE void for_tiles(size_t rows, const Body& body) {
   }
 }
 
+// How often for_tiles calls its body.
+template <size_t P = 1>
+constexpr size_t tiles_of(size_t rows) {
+  constexpr size_t kMax = P == 1 ? kRows : kPairRows;
+  return (rows + kMax - 1) / kMax;
+}
+
+// How often for_tiles calls its body in for_panels.
+constexpr size_t tiles_of_panels(size_t rows, size_t panels) {
+  return kHasPairs ? panels / 2 * tiles_of<2>(rows) + panels % 2 * tiles_of(rows) : panels * tiles_of(rows);
+}
+
 // Calls body(p, P) for panels p .. p + P - 1, as std::integral_constant: in pairs where they pay.
 template <class Body>
 HWY_INLINE void for_panels(size_t panels, const Body& body) {

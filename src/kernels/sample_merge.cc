@@ -69,7 +69,7 @@ namespace raffia::internal {
 
 HWY_EXPORT(merge_all);
 
-void merge_samples(const SampleMerge& merge) { chosen(HWY_DISPATCH_TABLE(merge_all))(merge); }
+void merge_samples(const SampleMerge& merge) { chosen(KernelOp::sample_merge, HWY_DISPATCH_TABLE(merge_all))(merge); }
 
 }  // namespace raffia::internal
 #endif

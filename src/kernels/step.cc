@@ -110,7 +110,7 @@ size_t step_scratch_floats(const LinearStep& task) {
 }
 
 void linear_step(const LinearStep& task, float* scratch, ClampCount& clamps) {
-  chosen(HWY_DISPATCH_TABLE(step))(task, scratch, clamps);
+  chosen(KernelOp::linear_step, HWY_DISPATCH_TABLE(step))(task, scratch, clamps);
 }
 
 }  // namespace raffia::internal
