@@ -51,7 +51,7 @@ void EvaSequence::run_heads(int64_t begin, int64_t end, const std::vector<Array<
                      RunningSamples(shape, rows_of<Rows>(features_, 0, 0, g), own, scratch.of(0))});
     for (int64_t r = 0; r < static_cast<int64_t>(features); ++r) {
       heads.back().folded.log_weights()[r] = weights_.data()[r * G + g];
-      std::copy_n(folded_.data() + (r * H + h) * V, V, heads.back().folded.values() + r * V);
+      heads.back().folded.set_value(static_cast<size_t>(r), folded_.data() + (r * H + h) * V);
     }
   }
   const int64_t turn = windows_per_turn(call_);
@@ -67,7 +67,7 @@ void EvaSequence::run_heads(int64_t begin, int64_t end, const std::vector<Array<
     fold_until(folds_, head, scratch.of(0));
     for (int64_t r = 0; r < options_.features; ++r) {
       if (head.head % call_.group == 0) weights_.entry(1)[r * G + head.head / call_.group] = head.folded.log_weights()[r];
-      std::copy_n(head.folded.values() + r * V, V, folded_.data() + (r * H + head.head) * V);
+      head.folded.copy_value(static_cast<size_t>(r), folded_.data() + (r * H + head.head) * V);
     }
   }
 }

@@ -104,21 +104,43 @@ class LaraSequence {
                 RunningHead& head, float* scratch) const;
 
   void set_mixture(int64_t boundary, RunningHead& head) const;
+  // b_s of a boundary for one head, +inf where a sample takes no part.
+  void fill_mixture(int64_t boundary, int64_t h, float* mixture) const;
+  // Weights and values before the first window.
+  void fill_samples(int64_t h, const RunningSamples& samples) const;
 
   void read_keys(const WindowState* state, int64_t entry);
 
   // Samples that take no part keep a weight of -inf.
   void subtract_mixture(int64_t mixture, float* log_weights) const;
 
-  void read_keys_backward(const Stretch& s, const Array<4>& dw, const Array<3>& dweights, const Array<4>& dvalues) const;
+  // Backward: one window of a sequence, and the norms of its stretch.
+  struct SweptWindow {
+    const Stretch& stretch;
+    int64_t j;            // number of the window in the stretch
+    int64_t first_token;  // of the stretch, among all tokens of the sequence
+    View3 key_norms, query_norms;
+
+    size_t token_of_queries(int64_t window) const {
+      return static_cast<size_t>(first_token + std::max(j * window, stretch.first));
+    }
+  };
+  struct SweepingHead;
+  void sweep(const Array<4>& dw, const Array<3>& dmixtures) const;
+  void sweep_group(std::vector<SweepingHead>& heads, const std::vector<Array<3>>& key_norms,
+                   const std::vector<Array<3>>& query_norms, const Array<3>& dmixtures, float* scratch) const;
+  SampleQueries queries_of(const SweptWindow& at, const SweepingHead& head) const;
+  SampleAdd keys_of(const SweptWindow& at, const SweepingHead& head) const;
+  void set_read_weights(int64_t window, const Array<3>& dmixtures, SweepingHead& head) const;
+  void move_mixture(int64_t boundary, const Array<3>& dmixtures, SweepingHead& head) const;
+  void sweep_right(const SweptWindow& at, const Array<3>& dmixtures, SweepingHead& head, float* scratch) const;
+  void sweep_left(const SweptWindow& at, const Array<3>& dmixtures, SweepingHead& head, float* scratch) const;
 
   // The first window of a stretch with samples before it.
   int64_t first_read(const Stretch& s) const { return windows_.before() + s.window > 0 ? 0 : 1; }
 
   // Queries over the samples of windows before theirs.
   SoftmaxPart samples_part(const Stretch& s, int64_t from, const Array<3>& norms) const;
-
-  void backward_stretch(const Stretch& s, const Array<4>& dw, const Array<3>& dweights, const Array<4>& dvalues) const;
 
   static void add(const float* from, float* to, int64_t count);
 
@@ -142,8 +164,6 @@ class LaraSequence {
   Array<3> weights_;                   // [complete + 1, S, H]: l_s at boundaries; not streaming: log z_s
   Array<3> full_weights_;              // not streaming: l_s
   Array<4> values_;                    // [complete + 1, S, H, V]: f_s
-  Array<3> partial_weights_, log_z_;   // [complete, S, H]: of single windows, with and without b_s
-  Array<4> partial_values_;            // [complete, S, H, V]
 };
 
 }  // namespace raffia::internal

@@ -1,72 +1,164 @@
-// Causal LARA, backward.
+// Causal LARA, backward: heads go through the windows for the gradients of queries, and back for those of keys and values.
 #include "estimators/lara/causal.h"
+#include "estimators/shared/sample_sweep.h"
 
 namespace raffia::internal {
 
 void LaraSequence::backward_all() const {
-  const int64_t S = samples_, H = call_.heads, D = call_.dim, V = call_.value_dim, complete = windows_.complete();
-  const Array<4> dw({1, S, H, D}, 0.0F), dvalues({complete + 1, S, H, V}, 0.0F);
-  const Array<3> dweights({complete + 1, S, H}, 0.0F), dmixtures({new_windows_ + 1, S, H}, 0.0F);
-  for (const Stretch& s : windows_.stretches()) backward_stretch(s, dw, dweights, dvalues);
+  const int64_t S = samples_, H = call_.heads, D = call_.dim;
+  for (const Stretch& s : windows_.stretches()) {
+    backward(own_window_part(call_, s), s.whole_out, s.whole_logsumexp, s.dout, {}, {.q = s.dq, .k = s.dk, .v = s.dv});
+  }
   if (S == 0) return;
-  const auto to_mixtures = [&](int64_t boundary, int64_t mixture) {
-    const float* from = dweights.entry(boundary);
-    float* to = dmixtures.entry(mixture);
-    for (int64_t i = 0; i < S * H; ++i) to[i] -= from[i];
-  };
-  if (!options_.streaming) {
-    for (int64_t j = 1; j <= complete; ++j) to_mixtures(j, mixture_before(j));
-  }
-  merge_windows_backward({partial_weights_.view(), partial_values_.view()}, 0.0F, {weights_.view(), values_.view()},
-                         {dweights.view(), dvalues.view()}, call_.workers());
-  if (options_.streaming) {
-    for (int64_t j = 1; j <= complete; ++j) to_mixtures(j, mixture_before(j));
-  }
-  for (const Stretch& s : windows_.stretches()) read_keys_backward(s, dw, dweights, dvalues);
-  const Array<4> dmeans({1, proposals_, H, D}, 0.0F);
+  const Array<4> dw({1, S, H, D}, 0.0F), dmeans({1, proposals_, H, D}, 0.0F);
+  const Array<3> dmixtures({new_windows_ + 1, S, H}, 0.0F);
+  sweep(dw, dmixtures);
   mix_backward(dmixtures, dw, dmeans);
   propose_backward(dw, dmeans);
 }
 
-void LaraSequence::backward_stretch(const Stretch& s, const Array<4>& dw, const Array<3>& dweights,
-                                    const Array<4>& dvalues) const {
-  backward(own_window_part(call_, s), s.whole_out, s.whole_logsumexp, s.dout, {}, {.q = s.dq, .k = s.dk, .v = s.dv});
-  const int64_t from = first_read(s), count = windows_.windows_of(s);
-  if (from >= count) return;
-  const Array<3> norms = windows_.query_norms(s, 0.0F);
-  const SoftmaxPart part = samples_part(s, from, norms);
-  const Array<4> part_out({1, s.tokens, call_.heads, call_.value_dim});
-  const Array<3> part_logsumexp({1, s.tokens, call_.heads}, kNone), dnorms({1, s.tokens, call_.heads});
-  forward_in_slabs(part, windows_.windows_from(part_out.view(), from), windows_.windows_from(part_logsumexp.view(), from));
-  query_bias_gradients(call_, s, part_out.view(), part_logsumexp.view(), dnorms.view());
-  const Array<4> shares({count - from, samples_, call_.heads, call_.dim}, 0.0F);
-  backward_in_slabs(part, windows_.windows_from(s.whole_out, from), windows_.windows_from(s.whole_logsumexp, from),
-                    windows_.windows_from(s.dout, from), {},
-                    {.q = windows_.windows_from(s.dq, from),
-                     .k = shares.view(),
-                     .v = entries_from(dvalues.view(), s.window + from),
-                     .key_bias = entries_from(dweights.view(), s.window + from)},
-                    {.q = true, .k = true});
-  add_shares(shares, dw);
-  add_half_norms_backward(s.q, call_.scale, dnorms.view(), {{0, s.first, s.queries(), {}}}, s.dq, call_.workers());
+// One query head on its way through the windows and back.
+struct LaraSequence::SweepingHead {
+  int64_t head;
+  SampleSweep sweep;
+  float* mixture;       // [S]: b_s of the boundary below, +inf where a sample takes no part
+  float* dmixture;      // [S]: its gradient
+  float* read_weights;  // [S]: not streaming: log z_s - b_s
+  int64_t mixture_at = -1;
+};
+
+void LaraSequence::sweep(const Array<4>& dw, const Array<3>& dmixtures) const {
+  const Workers workers = call_.workers();
+  const int64_t S = samples_, H = call_.heads, D = call_.dim;
+  SampleSweep::Shape shape{.samples = {static_cast<size_t>(S), static_cast<size_t>(D), static_cast<size_t>(call_.value_dim)},
+                           .windows = static_cast<size_t>(windows_.complete())};
+  for (const Stretch& s : windows_.stretches()) shape.tokens += static_cast<size_t>(s.tokens);
+  const size_t rows = round_up(static_cast<size_t>(S), kKeyBlock), of_sweep = SampleSweep::floats(shape);
+  const size_t of_head = of_sweep + 3 * rows, of_group = static_cast<size_t>(call_.group) * of_head;
+  const Scratch memory(workers.count(), of_group + SampleSweep::scratch_floats(shape.samples));
+  std::vector<Array<3>> key_norms, query_norms;
+  for (const Stretch& s : windows_.stretches()) {
+    key_norms.push_back(windows_.key_norms(s));
+    query_norms.push_back(windows_.query_norms(s, 0.0F));
+  }
+  workers.run(call_.groups, memory, [&](int64_t g, float* floats) {
+    float* scratch = floats + of_group;
+    std::vector<SweepingHead> heads;
+    for (int64_t h = g * call_.group; h < (g + 1) * call_.group; ++h, floats += of_head) {
+      float* own = floats + of_sweep;
+      heads.push_back(
+          {h, SampleSweep(shape, rows_of<Rows>(w_.view(), 0, 0, h), floats, scratch), own, own + rows, own + 2 * rows});
+      fill_samples(h, heads.back().sweep.samples());
+      std::fill_n(own, 3 * rows, 0.0F);
+    }
+    sweep_group(heads, key_norms, query_norms, dmixtures, scratch);
+    for (SweepingHead& head : heads) {
+      for (int64_t s = 0; s < S; ++s) {
+        std::copy_n(head.sweep.dw(static_cast<size_t>(s)), D, dw.data() + (s * H + head.head) * D);
+      }
+    }
+  });
 }
 
-void LaraSequence::read_keys_backward(const Stretch& s, const Array<4>& dw, const Array<3>& dweights,
-                                      const Array<4>& dvalues) const {
-  const int64_t count = windows_.complete_of(s);
-  if (count == 0) return;
-  const Array<3> norms = windows_.key_norms(s);
-  const Array<3> dnorms({1, s.tokens, call_.groups}, 0.0F);
-  const Array<4> shares({count, samples_, call_.heads, call_.dim}, 0.0F);
-  backward_in_slabs(keys_part(s, norms), entries_from(partial_values_.view(), s.window), entries_from(log_z_.view(), s.window),
-                    entries_from(dvalues.view(), s.window + 1), entries_from(dweights.view(), s.window + 1),
-                    {.q = shares.view(),
-                     .k = windowed(s.dk, call_.window),
-                     .v = windowed(s.dv, call_.window),
-                     .key_bias = windowed(dnorms.view(), call_.window)},
-                    {.k = true});
-  add_shares(shares, dw);
-  add_half_norms_backward(s.k, call_.scale, dnorms.view(), windows_.complete_tokens(s), s.dk, call_.workers());
+void LaraSequence::sweep_group(std::vector<SweepingHead>& heads, const std::vector<Array<3>>& key_norms,
+                               const std::vector<Array<3>>& query_norms, const Array<3>& dmixtures, float* scratch) const {
+  const std::vector<Stretch>& stretches = windows_.stretches();
+  int64_t token = 0;
+  for (size_t n = 0; n < stretches.size(); token += stretches[n++].tokens) {
+    for (int64_t j = 0; j < windows_.windows_of(stretches[n]); ++j) {
+      for (SweepingHead& head : heads) {
+        sweep_right({stretches[n], j, token, key_norms[n].view(), query_norms[n].view()}, dmixtures, head, scratch);
+      }
+    }
+  }
+  for (size_t n = stretches.size(); n-- > 0;) {
+    token -= stretches[n].tokens;
+    for (int64_t j = windows_.windows_of(stretches[n]); j-- > 0;) {
+      for (SweepingHead& head : heads) {
+        sweep_left({stretches[n], j, token, key_norms[n].view(), query_norms[n].view()}, dmixtures, head, scratch);
+      }
+    }
+  }
+  for (SweepingHead& head : heads) move_mixture(-1, dmixtures, head);
+}
+
+SampleQueries LaraSequence::queries_of(const SweptWindow& at, const SweepingHead& head) const {
+  const Stretch& s = at.stretch;
+  const int64_t h = head.head, window = s.window + at.j, begin = std::max(at.j * call_.window, s.first);
+  return {.present = static_cast<size_t>(samples_before(window)),
+          .count = static_cast<size_t>(std::max<int64_t>(0, std::min((at.j + 1) * call_.window, s.tokens) - begin)),
+          .scale = call_.root,
+          .q = rows_of<Rows>(s.q, 0, begin, h),
+          .dout = rows_of<Rows>(s.dout, 0, begin, h),
+          .out = rows_of<Rows>(s.whole_out, 0, begin, h),
+          .bias = column_of<Rows>(at.query_norms, 0, begin, h),
+          .logsumexp = column_of<Rows>(s.whole_logsumexp, 0, begin, h),
+          .log_weights = options_.streaming ? nullptr : head.read_weights,
+          .dq = rows_of<MutRows>(s.dq, 0, begin, h),
+          .dlog_weights = options_.streaming ? nullptr : head.dmixture};
+}
+
+SampleAdd LaraSequence::keys_of(const SweptWindow& at, const SweepingHead& head) const {
+  const Stretch& s = at.stretch;
+  const int64_t g = head.head / call_.group, begin = at.j * call_.window;
+  return {.samples = head.sweep.samples().packed(),
+          .present = static_cast<size_t>(options_.streaming ? samples_before(s.window + at.j + 1) : samples_),
+          .keys = {rows_of<Rows>(s.k, 0, begin, g), rows_of<Rows>(s.v, 0, begin, g), mask_of(s.valid, at.key_norms, 0, begin, g)},
+          .count = static_cast<size_t>(call_.window),
+          .scale = call_.root,
+          .mixture = options_.streaming ? head.mixture : nullptr};
+}
+
+// Not streaming: queries see log z_s - b_s of the proposals before their window.
+void LaraSequence::set_read_weights(int64_t window, const Array<3>& dmixtures, SweepingHead& head) const {
+  if (options_.streaming) return;
+  move_mixture(mixture_before(window), dmixtures, head);
+  const float* log_z = head.sweep.log_weights(static_cast<size_t>(window));
+  for (int64_t s = 0; s < samples_; ++s) {
+    const bool counts = log_z[s] != kNone && head.mixture[s] != -kNone;
+    head.read_weights[s] = counts ? log_z[s] - head.mixture[s] : kNone;
+  }
+}
+
+// The mixture of another boundary, after the gradient of the one before is stored. Mixtures are subtracted from log weights: what
+// queries make of those (not streaming) has the other sign than what keys make of the mixture.
+void LaraSequence::move_mixture(int64_t boundary, const Array<3>& dmixtures, SweepingHead& head) const {
+  if (head.mixture_at == boundary) return;
+  if (head.mixture_at >= 0) {
+    float* to = dmixtures.entry(head.mixture_at) + head.head;
+    const float sign = options_.streaming ? 1.0F : -1.0F;
+    for (int64_t s = 0; s < samples_; ++s) to[s * call_.heads] += sign * head.dmixture[s];
+    std::fill_n(head.dmixture, samples_, 0.0F);
+  }
+  head.mixture_at = boundary;
+  if (boundary >= 0) fill_mixture(boundary, head.head, head.mixture);
+}
+
+void LaraSequence::sweep_right(const SweptWindow& at, const Array<3>& dmixtures, SweepingHead& head, float* scratch) const {
+  const int64_t window = at.stretch.window + at.j;
+  head.sweep.mark(static_cast<size_t>(window));
+  set_read_weights(window, dmixtures, head);
+  const SampleQueries queries = queries_of(at, head);
+  if (queries.count > 0) head.sweep.read(queries, at.token_of_queries(call_.window), static_cast<size_t>(window), scratch);
+  if (at.j >= windows_.complete_of(at.stretch)) return;
+  if (options_.streaming) move_mixture(mixture_before(window + 1), dmixtures, head);
+  head.sweep.add(keys_of(at, head), static_cast<size_t>(window), scratch);
+}
+
+void LaraSequence::sweep_left(const SweptWindow& at, const Array<3>& dmixtures, SweepingHead& head, float* scratch) const {
+  const Stretch& s = at.stretch;
+  const int64_t window = s.window + at.j, begin = at.j * call_.window, g = head.head / call_.group;
+  if (at.j < windows_.complete_of(s)) {
+    if (options_.streaming) move_mixture(mixture_before(window + 1), dmixtures, head);
+    head.sweep.add_backward({.add = keys_of(at, head),
+                             .dk = rows_of<MutRows>(s.dk, 0, begin, g),
+                             .dv = rows_of<MutRows>(s.dv, 0, begin, g),
+                             .dmixture = options_.streaming ? head.dmixture : nullptr},
+                            static_cast<size_t>(window), scratch);
+  }
+  set_read_weights(window, dmixtures, head);
+  const SampleQueries queries = queries_of(at, head);
+  if (queries.count > 0) head.sweep.gather(queries, at.token_of_queries(call_.window), static_cast<size_t>(window), scratch);
 }
 
 void LaraSequence::mix_backward(const Array<3>& dmixtures, const Array<4>& dw, const Array<4>& dmeans) const {

@@ -36,10 +36,7 @@ void LaraSequence::run_heads(int64_t begin, int64_t end, const std::vector<Array
   for (int64_t h = begin; h < end; ++h) {
     float* own = memory.of(0) + static_cast<size_t>(h - begin) * of_head;
     const RunningSamples samples(shape, rows_of<Rows>(w_.view(), 0, 0, h), own, scratch.of(0));
-    for (int64_t s = 0; s < S; ++s) {
-      samples.log_weights()[s] = weights_.data()[s * H + h];
-      std::copy_n(values_.data() + (s * H + h) * V, V, samples.values() + s * V);
-    }
+    fill_samples(h, samples);
     heads.push_back({h, samples, own + floats});
   }
   const int64_t turn = windows_per_turn(call_);
@@ -54,7 +51,7 @@ void LaraSequence::run_heads(int64_t begin, int64_t end, const std::vector<Array
   for (const RunningHead& head : heads) {
     for (int64_t s = 0; s < S; ++s) {
       weights_.data()[s * H + head.head] = head.samples.log_weights()[s];
-      std::copy_n(head.samples.values() + s * V, V, values_.data() + (s * H + head.head) * V);
+      head.samples.copy_value(static_cast<size_t>(s), values_.data() + (s * H + head.head) * V);
     }
   }
 }
@@ -86,13 +83,25 @@ void LaraSequence::run_turn(const Stretch& s, int64_t begin, int64_t end, const 
   }
 }
 
+void LaraSequence::fill_mixture(int64_t boundary, int64_t h, float* mixture) const {
+  const float* b = mixtures_.entry(boundary);
+  for (int64_t s = 0; s < samples_; ++s) {
+    const float of_sample = b[s * call_.heads + h];
+    mixture[s] = of_sample != kNone && is_alive(s) ? of_sample : -kNone;
+  }
+}
+
 void LaraSequence::set_mixture(int64_t boundary, RunningHead& head) const {
   if (head.mixture_at == boundary) return;
   head.mixture_at = boundary;
-  const float* b = mixtures_.entry(boundary);
+  fill_mixture(boundary, head.head, head.mixture);
+}
+
+void LaraSequence::fill_samples(int64_t h, const RunningSamples& samples) const {
+  const int64_t H = call_.heads, V = call_.value_dim;
   for (int64_t s = 0; s < samples_; ++s) {
-    const float of_sample = b[s * call_.heads + head.head];
-    head.mixture[s] = of_sample != kNone && is_alive(s) ? of_sample : -kNone;
+    samples.log_weights()[s] = weights_.data()[s * H + h];
+    samples.set_value(static_cast<size_t>(s), values_.data() + (s * H + h) * V);
   }
 }
 
@@ -110,19 +119,10 @@ void LaraSequence::read_keys(const WindowState* state, int64_t entry) {
   std::fill_n(values_.data(), S * H * V, 0.0F);
   load_samples(state, entry);
   SampleStates partials = {entries_from(weights_.view(), 1), entries_from(values_.view(), 1)};
-  if (keep_partials_) {
-    partial_weights_ = Array<3>({complete, S, H}, kNone);
-    partial_values_ = Array<4>({complete, S, H, V});
-    partials = {partial_weights_.view(), partial_values_.view()};
-  }
   for (const Stretch& s : windows_.stretches()) {
     if (windows_.complete_of(s) == 0) continue;
     const Array<3> norms = windows_.key_norms(s);
     forward_in_slabs(keys_part(s, norms), entries_from(partials.values, s.window), entries_from(partials.log_weights, s.window));
-  }
-  if (keep_partials_) {
-    log_z_ = Array<3>({complete, S, H});
-    std::copy_n(partial_weights_.data(), complete * S * H, log_z_.data());
   }
   if (options_.streaming) {
     for (int64_t j = 0; j < complete; ++j) {

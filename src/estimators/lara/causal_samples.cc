@@ -25,7 +25,7 @@ LaraSequence::LaraSequence(const WindowedCall& call, const CausalLaraOptions& op
   if (old_windows_ > 0) load(*state, entry);
   if (new_windows_ > 0) propose(noise);
   mix(state, entry);
-  if (runs_) {
+  if (runs_ || keep_partials_) {
     weights_ = Array<3>({1, samples_, call.heads}, kNone);
     values_ = Array<4>({1, samples_, call.heads, call.value_dim}, 0.0F);
     load_samples(state, entry);
