@@ -115,7 +115,7 @@ inline HWY_NOINLINE void pack_rows(const KeySource& source, size_t dim, size_t v
   }
 }
 
-void pack_block(const PackTask& task, float* scratch) {
+inline HWY_NOINLINE void pack_block(const PackTask& task, float* scratch) {
   const PackedKeys& keys = task.keys;
   const size_t begin = task.block * kKeyBlock;
   pack_rows(task.source, keys.dim, keys.value_dim, begin, std::min(begin + kKeyBlock, keys.count), keys.k_block(task.block),
@@ -197,7 +197,7 @@ HWY_INLINE void score_tile(const float* HWY_RESTRICT q, size_t dim, const float*
   }
 }
 
-void forward_block(const ForwardTask& task, float* scratch) {
+inline HWY_NOINLINE void forward_block(const ForwardTask& task, float* scratch) {
   const PackedKeys& keys = task.keys;
   const size_t dim = keys.dim, columns = keys.value_columns(), queries = task.count;
   float* q = scratch;                             // [queries][dim]

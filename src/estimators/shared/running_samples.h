@@ -7,7 +7,7 @@
 #include <functional>
 
 #include "estimators/shared/windows.h"
-#include "kernels/softmax.h"
+#include "kernels/samples.h"
 
 namespace raffia::internal {
 
@@ -20,11 +20,13 @@ class RunningSamples {
   static size_t floats(const Shape& shape);
   static size_t scratch_floats(const Shape& shape);
 
-  // Samples w, rows [samples, dim]. Weights and values are the caller's to fill.
+  // Samples w, rows [samples, dim], which have no weights yet.
   RunningSamples(const Shape& shape, const Rows& w, float* memory, float* scratch);
 
-  float* log_weights() const { return log_weights_; }  // [samples]
-  float* values() const { return values_; }            // [samples, value_dim]
+  const PackedSamples& packed() const { return packed_; }
+  float* log_weights() const { return packed_.log_weights; }  // [samples]
+  void set_value(size_t s, const float* value) const;
+  void copy_value(size_t s, float* value) const;
 
   // `queries`, whose outputs hold a softmax over other keys, read the first `present` samples too. Its keys and what it sees are
   // set here.
@@ -36,13 +38,7 @@ class RunningSamples {
            float* scratch) const;
 
  private:
-  size_t blocks() const { return (shape_.samples + kKeyBlock - 1) / kKeyBlock; }
-
-  Shape shape_;
-  Rows w_;
-  float* packed_w_;
-  float* log_weights_;
-  float* values_;
+  PackedSamples packed_;
 };
 
 // The exact part of the queries [begin, end) of a stretch, for one query head.
