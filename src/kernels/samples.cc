@@ -26,23 +26,25 @@ size_t sample_backward_scratch(size_t dim, size_t value_dim) {
          kKeyBlock * round_up(value_dim, 16);
 }
 
-void add_to_samples(const SampleAdd& task, float* scratch) { chosen(HWY_DISPATCH_TABLE(add_keys))(task, scratch); }
+void add_to_samples(const SampleAdd& task, float* scratch) {
+  chosen(KernelOp::samples, HWY_DISPATCH_TABLE(add_keys))(task, scratch);
+}
 
 void read_samples_backward(const SampleGradients& gradients, const SampleQueries& queries, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(read_backward))(gradients, queries, scratch);
+  chosen(KernelOp::samples, HWY_DISPATCH_TABLE(read_backward))(gradients, queries, scratch);
 }
 
 void gather_queries(const SampleGradients& gradients, const SampleQueries& queries, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(add_queries))(gradients, queries, scratch);
+  chosen(KernelOp::samples, HWY_DISPATCH_TABLE(add_queries))(gradients, queries, scratch);
 }
 
 void add_to_samples_backward(const SampleGradients& gradients, const SampleKeys& keys, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(add_keys_backward))(gradients, keys, scratch);
+  chosen(KernelOp::samples, HWY_DISPATCH_TABLE(add_keys_backward))(gradients, keys, scratch);
 }
 
 void rescale_gathered(const SampleGradients& gradients, size_t present, const float* before, float log_decay,
                       const float* after) {
-  chosen(HWY_DISPATCH_TABLE(rescale))(gradients, present, before, log_decay, after);
+  chosen(KernelOp::samples, HWY_DISPATCH_TABLE(rescale))(gradients, present, before, log_decay, after);
 }
 
 }  // namespace raffia::internal
