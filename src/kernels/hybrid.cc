@@ -64,13 +64,22 @@ void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, si
       const QueryHead& head = problem.heads[g];
       alignas(64) float exact[kReadChunks][kPanel];
       float* phi = buffers.phi_q + g * kReadChunks * features * kPanel;
+      const auto of_queries = [&](size_t c, size_t which) -> MappedChunk {
+        return {head.q, first + c * kPanel, valid[c], buffers.panel(phi + c * features * kPanel, which)};
+      };
+      for (size_t c = 0; holds_something && c < chunks; c += 2) {
+        if (c + 1 < chunks) {
+          chunk_features_of_two(problem.map, buffers, of_queries(c, 0), of_queries(c + 1, 1));
+        } else {
+          chunk_features(problem.map, buffers, of_queries(c, 0));
+        }
+      }
       for (size_t c = 0; c < chunks; ++c) {
         const size_t at = first + c * kPanel, count = HWY_MIN(kPanel, end - at);
         alignas(64) float y[kPanel], weight[kPanel];
         float* phi_q = phi + c * features * kPanel;
         std::fill_n(y, kPanel, 0.0f);
         if (holds_something) {
-          chunk_features(problem.map, head.q, at, valid[c], buffers, buffers.panel(phi_q));
           for_lanes([&](size_t lane)
                         HWY_ATTR { hn::StoreU(weighted_rows(features, state.normaliser, phi_q, lane), d, y + lane); });
         }
@@ -108,6 +117,7 @@ void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, si
         ahead.add(head.q, after.queries_begin, after.queries_end - after.queries_begin, problem.map.dim);
         ahead.add(head.out, after.queries_begin, after.queries_end - after.queries_begin, problem.value_dim);
       }
+      ahead.spread(chunks * tiles_of_panels(kPanel, panels));
       for_panels(panels, [&](size_t p, auto width) HWY_ATTR {
         constexpr size_t kWidth = decltype(width)::value;
         const size_t left = problem.value_dim - p * kPanel;
@@ -160,10 +170,11 @@ void far_read_backward(const LinearProblem& problem, size_t begin, size_t end, c
       ahead.add(problem.heads[g].dout, next, next_count, problem.value_dim);
       ahead.add(problem.heads[g].forward_out, next, next_count, problem.value_dim);
     }
+    ahead.spread(problem.group * asks_of_reading(buffers.features));
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
       float* dden = buffers.dden + g * kPanel;
-      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.panel(buffers.phi_q(0, g)));
+      chunk_features(problem.map, buffers.chunk, {head.q, first, valid, buffers.chunk.panel(buffers.phi_q(0, g))});
       load_output_gradient(problem, head, first, count, valid, buffers, buffers.dy, buffers.dy_transposed, dden);
       feature_gradient(buffers.features, buffers.panels, state, buffers.dy_transposed, dden, lanes, 0, nullptr, nullptr, nullptr,
                        ahead, buffers.dphi);
@@ -195,7 +206,7 @@ void far_read_gradient(const LinearProblem& problem, size_t begin, size_t end, c
     for (size_t t = 0; t < kPanel; ++t) rows[t] = t < count ? reach[first + t] : 0.0f;
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
-      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.panel(buffers.phi_q(0, g)));
+      chunk_features(problem.map, buffers.chunk, {head.q, first, valid, buffers.chunk.panel(buffers.phi_q(0, g))});
       load_output_gradient(problem, head, first, count, valid, buffers, buffers.dy + g * buffers.panels * kSquare, nullptr,
                            buffers.dden + g * kPanel);
     }
@@ -216,7 +227,7 @@ void far_fold_backward(const LinearProblem& problem, size_t begin, size_t end, c
     alignas(64) float weights[kPanel], sum[kPanel];
     for (size_t t = 0; t < kPanel; ++t) weights[t] = gates.weights()[t] * decay;
     float* phi_k = buffers.phi_k(0);
-    chunk_features(problem.map, problem.k, first, gates.valid, buffers.chunk, buffers.chunk.panel(phi_k));
+    chunk_features(problem.map, buffers.chunk, {problem.k, first, gates.valid, buffers.chunk.panel(phi_k)});
     transpose(gather(problem.v, first, gates.valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging),
               problem.value_dim, buffers.v_transposed);
     zero_last_rows(buffers.v_transposed, problem.value_dim);
@@ -228,6 +239,7 @@ void far_fold_backward(const LinearProblem& problem, size_t begin, size_t end, c
       ahead.add(problem.k, first - kPanel, kPanel, problem.map.dim);
       ahead.add(problem.v, first - kPanel, kPanel, problem.value_dim);
     }
+    ahead.spread(asks_of_reading(buffers.features));
     feature_gradient(buffers.features, buffers.panels, gradient, buffers.v_transposed, kOnes, weights, 0, nullptr, nullptr,
                      nullptr, ahead, buffers.dphi);
     for_lanes([&](size_t lane) HWY_ATTR { hn::StoreU(column_dots(phi_k, buffers.dphi, buffers.features, lane), d, sum + lane); });

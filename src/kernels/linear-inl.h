@@ -180,7 +180,8 @@ inline HWY_NOINLINE void load_gates(const LinearProblem& problem, size_t first, 
 // Everything a chunk needs beside the state. `chunks` of keys side by side, `group` query heads.
 struct ChunkBuffers {
   ChunkBuffers(Arena& arena, const LinearProblem& problem, size_t group, size_t chunks)
-      : features(problem.map.features),
+      : dim(problem.map.dim),
+        features(problem.map.features),
         panels(problem.panels()),
         zeros(arena.take(HWY_MAX(problem.map.dim, problem.value_dim))),
         staging(arena.take(kPanel * HWY_MAX(problem.map.dim, problem.value_dim))),
@@ -197,13 +198,14 @@ struct ChunkBuffers {
     if (zeros != nullptr) std::fill_n(zeros, HWY_MAX(problem.map.dim, problem.value_dim), 0.0f);
   }
 
-  MapPanel panel(float* phi) const { return {x, inverse_norm, phi}; }
+  // Through x and inverse_norm of either of two panels.
+  MapPanel panel(float* phi, size_t which = 0) const { return {x + which * dim * kPanel, inverse_norm + which * kPanel, phi}; }
 
-  size_t features, panels;
+  size_t dim, features, panels;
   float* zeros;
   float* staging;        // [16, max(d, V)]
   float* value_staging;  // [16, V]
-  float* x;              // [2][d, 16]: of queries and keys
+  float* x;              // [2][d, 16]
   float* inverse_norm;   // [2][16]
   float* phi_q;          // [group][F, 16]
   float* phi_k;          // [chunks][F, 16]
@@ -214,27 +216,32 @@ struct ChunkBuffers {
   float* y;              // [16, 16 P], rows on their way out
 };
 
-// x^T of the chunk of `rows` from `first`, where the map takes it: into panel.phi if x are the features already.
-HWY_INLINE void load_panel(const MapParams& map, const Rows& rows, size_t first, const bool* valid, const ChunkBuffers& buffers,
-                           const MapPanel& panel) {
-  const Chunk chunk = gather(rows, first, valid, map.dim, buffers.zeros, buffers.staging);
-  transpose(chunk, map.dim, map.kind == MapKind::identity ? panel.phi : panel.x);
+// A chunk of rows, and what it becomes.
+struct MappedChunk {
+  const Rows& rows;
+  size_t first;
+  const bool* valid;
+  MapPanel panel;
+};
+
+// x^T of a chunk, where the map takes it: phi if x are the features already.
+HWY_INLINE void load_panel(const MapParams& map, const ChunkBuffers& buffers, const MappedChunk& chunk) {
+  transpose(gather(chunk.rows, chunk.first, chunk.valid, map.dim, buffers.zeros, buffers.staging), map.dim,
+            map.kind == MapKind::identity ? chunk.panel.phi : chunk.panel.x);
 }
 
-// phi^T [F, 16] of the chunk of `rows` from `first`.
-inline HWY_NOINLINE void chunk_features(const MapParams& map, const Rows& rows, size_t first, const bool* valid,
-                                        const ChunkBuffers& buffers, const MapPanel& panel) {
-  load_panel(map, rows, first, valid, buffers, panel);
-  if (map.kind != MapKind::identity) map_features(map, panel);
+// phi^T [F, 16] of a chunk.
+inline HWY_NOINLINE void chunk_features(const MapParams& map, const ChunkBuffers& buffers, const MappedChunk& chunk) {
+  load_panel(map, buffers, chunk);
+  if (map.kind != MapKind::identity) map_features(map, chunk.panel);
 }
 
-// The same of a query head and of the keys; `k` is behind `q` in memory.
-inline HWY_NOINLINE void chunk_features_of_two(const LinearProblem& problem, const QueryHead& head, size_t first,
-                                               const bool* valid, const ChunkBuffers& buffers, const MapPanel& q,
-                                               const MapPanel& k) {
-  load_panel(problem.map, head.q, first, valid, buffers, q);
-  load_panel(problem.map, problem.k, first, valid, buffers, k);
-  if (problem.map.kind != MapKind::identity) map_two(problem.map, q, k);
+// Of two chunks, the panel of the second one behind that of the first one in memory.
+inline HWY_NOINLINE void chunk_features_of_two(const MapParams& map, const ChunkBuffers& buffers, const MappedChunk& chunk,
+                                               const MappedChunk& second) {
+  load_panel(map, buffers, chunk);
+  load_panel(map, buffers, second);
+  if (map.kind != MapKind::identity) map_two(map, chunk.panel, second.panel);
 }
 
 // Writes rows of y [16, ld] to `out`; rows that do not take part become 0, rows at or past `count` are not changed.

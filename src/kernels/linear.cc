@@ -40,8 +40,8 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, cons
     const size_t count = HWY_MIN(kPanel, end - first);
     Gates gates;
     load_gates(problem, first, end, gates);
-    const MapPanel of_keys{buffers.x + problem.map.dim * kPanel, buffers.inverse_norm + kPanel, buffers.phi_k};
-    chunk_features_of_two(problem, problem.heads[0], first, gates.valid, buffers, buffers.panel(buffers.phi_q), of_keys);
+    chunk_features_of_two(problem.map, buffers, {problem.heads[0].q, first, gates.valid, buffers.panel(buffers.phi_q)},
+                          {problem.k, first, gates.valid, buffers.panel(buffers.phi_k, 1)});
     const Chunk values = gather(problem.v, first, gates.valid, problem.value_dim, buffers.zeros, buffers.value_staging);
     pack(values, problem.value_dim, buffers.v);
     scale_panel_rows(buffers.v, gates.weights(), panels, buffers.weighted_v);
@@ -57,7 +57,7 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, cons
       const QueryHead& head = problem.heads[g];
       float* phi_q = buffers.phi_q + g * panel_floats;
       float* scores = buffers.scores + g * kPanel * kPanel;
-      if (g > 0) chunk_features(problem.map, head.q, first, gates.valid, buffers, buffers.panel(phi_q));
+      if (g > 0) chunk_features(problem.map, buffers, {head.q, first, gates.valid, buffers.panel(phi_q)});
       chunk_scores(features, phi_q, buffers.phi_k, gates, scores);
       alignas(64) float den[kPanel];
       for_lanes([&](size_t lane) HWY_ATTR {
@@ -123,7 +123,14 @@ void fold(const LinearProblem& problem, size_t begin, size_t end, PackedState& s
     for (size_t c = 0; c < chunks; ++c) {
       const size_t at = first + c * kPanel;
       load_gates(problem, at, end, gates[c]);
-      chunk_features(problem.map, problem.k, at, gates[c].valid, buffers, buffers.panel(buffers.phi_k + c * features * kPanel));
+      const auto of_keys = [&](size_t i, size_t which) -> MappedChunk {
+        return {problem.k, first + i * kPanel, gates[i].valid, buffers.panel(buffers.phi_k + i * features * kPanel, which)};
+      };
+      if (c % 2 == 1) {
+        chunk_features_of_two(problem.map, buffers, of_keys(c - 1, 0), of_keys(c, 1));
+      } else if (c + 1 == chunks) {
+        chunk_features(problem.map, buffers, of_keys(c, 0));
+      }
       pack(gather(problem.v, at, gates[c].valid, problem.value_dim, buffers.zeros, buffers.value_staging), problem.value_dim,
            buffers.v + c * chunk_values);
       for (size_t t = 0; t < kPanel; ++t) {
@@ -174,7 +181,7 @@ void read(const LinearProblem& problem, size_t begin, size_t end, const PackedSt
       ahead.add(head.q, next, next_count, problem.map.dim);
       ahead.add(head.out, next, next_count, problem.value_dim);
       ahead.spread(tiles_of_panels(kPanel, panels));
-      chunk_features(problem.map, head.q, first, valid, buffers, buffers.panel(buffers.phi_q));
+      chunk_features(problem.map, buffers, {head.q, first, valid, buffers.panel(buffers.phi_q)});
       alignas(64) float den[kPanel];
       for_lanes([&](size_t lane)
                     HWY_ATTR { hn::StoreU(weighted_rows(features, state.normaliser, buffers.phi_q, lane), d, den + lane); });

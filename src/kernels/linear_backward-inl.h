@@ -295,9 +295,9 @@ inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begi
     Gates& gate = gates[c];
     load_gates(problem, first, end, gate);
     float* phi_k = buffers.phi_k(c);
-    const MapPanel of_keys{buffers.x_k + c * dim * kPanel, buffers.inverse_norm_k + c * kPanel, phi_k};
-    chunk_features_of_two(problem, problem.heads[0], first, gate.valid, buffers.chunk, buffers.chunk.panel(buffers.phi_q(c, 0)),
-                          of_keys);
+    chunk_features_of_two(
+        problem.map, buffers.chunk, {problem.heads[0].q, first, gate.valid, buffers.chunk.panel(buffers.phi_q(c, 0))},
+        {problem.k, first, gate.valid, {buffers.x_k + c * dim * kPanel, buffers.inverse_norm_k + c * kPanel, phi_k}});
     pack(gather(problem.v, first, gate.valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging),
          problem.value_dim, buffers.chunk.v);
     transpose(block_rows(gate.mix[0], kPanel), kPanel, buffers.mix_transposed);
@@ -317,7 +317,7 @@ inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begi
       const QueryHead& head = problem.heads[g];
       float* phi_q = buffers.phi_q(c, g);
       float* dden = buffers.dden + (c * problem.group + g) * kPanel;
-      if (g > 0) chunk_features(problem.map, head.q, first, gate.valid, buffers.chunk, buffers.chunk.panel(phi_q));
+      if (g > 0) chunk_features(problem.map, buffers.chunk, {head.q, first, gate.valid, buffers.chunk.panel(phi_q)});
       load_output_gradient(problem, head, first, count, gate.valid, buffers, buffers.dy_of(c, g), buffers.dy_transposed, dden);
       // B^T [i, t] = (V_i . dY_t + dden_t) M_ti
       for_tiles(kPanel, [&](size_t m, auto shape) HWY_ATTR {

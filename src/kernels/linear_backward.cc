@@ -40,7 +40,7 @@ void fold_gradient(const LinearProblem& problem, size_t begin, size_t end, Packe
     load_gates(problem, first, end, gate);
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
-      chunk_features(problem.map, head.q, first, gate.valid, buffers.chunk, buffers.chunk.panel(buffers.phi_q(0, g)));
+      chunk_features(problem.map, buffers.chunk, {head.q, first, gate.valid, buffers.chunk.panel(buffers.phi_q(0, g))});
       load_output_gradient(problem, head, first, count, gate.valid, buffers, buffers.dy + g * buffers.panels * kSquare, nullptr,
                            buffers.dden + g * kPanel);
     }
@@ -76,7 +76,7 @@ void read_backward(const LinearProblem& problem, size_t begin, size_t end, const
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
       float* dden = buffers.dden + g * kPanel;
-      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.panel(buffers.phi_q(0, g)));
+      chunk_features(problem.map, buffers.chunk, {head.q, first, valid, buffers.chunk.panel(buffers.phi_q(0, g))});
       load_output_gradient(problem, head, first, count, valid, buffers, buffers.dy + g * buffers.panels * kSquare,
                            buffers.dy_transposed, dden);
       feature_gradient(buffers.features, buffers.panels, state, buffers.dy_transposed, dden, kOnes, 0, nullptr, nullptr, nullptr,
@@ -100,7 +100,7 @@ void fold_backward(const LinearProblem& problem, size_t begin, size_t end, const
     alignas(64) float weights[kPanel];
     for (size_t t = 0; t < kPanel; ++t) weights[t] = valid[t] ? 1.0f : 0.0f;
     float* phi_k = buffers.phi_k(0);
-    chunk_features(problem.map, problem.k, first, valid, buffers.chunk, buffers.chunk.panel(phi_k));
+    chunk_features(problem.map, buffers.chunk, {problem.k, first, valid, buffers.chunk.panel(phi_k)});
     transpose(gather(problem.v, first, valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging),
               problem.value_dim, buffers.v_transposed);
     zero_last_rows(buffers.v_transposed, problem.value_dim);
