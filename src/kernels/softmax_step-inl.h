@@ -166,25 +166,32 @@ HWY_NOINLINE const float* staged_row(const Rows& rows, size_t head, int64_t head
   return staging;
 }
 
-// What is added to the scores of a stretch: one row [kStepKeys] for all key heads without a bias, otherwise one for each.
+// The bias of key head g for `count` tokens.
+HWY_INLINE void load_bias(const StepTask& task, size_t g, size_t count, float* HWY_RESTRICT out) {
+  const Rows rows = head_of(task.mask.bias, g, task.bias_head);
+  if (rows.dtype != DType::f32) {
+    for (size_t j = 0; j < count; ++j) out[j] = rows.at(task.begin + j, 0);
+  } else if (rows.row_stride == 1) {
+    std::copy_n(rows.direct_row(task.begin), count, out);
+  } else {
+    const float* in = rows.direct_row(task.begin);
+    for (size_t j = 0; j < count; ++j, in += rows.row_stride) out[j] = *in;
+  }
+}
+
+// What is added to the scores of a stretch: one row [kStepKeys] if it is the same for all key heads, otherwise one for each.
+HWY_INLINE bool shares_bias(const StepTask& task) { return task.mask.bias.data == nullptr || task.bias_head == 0; }
 HWY_INLINE void fill_bias(const StepTask& task, size_t count, size_t padded, float* HWY_RESTRICT bias) {
-  const KeyMask& mask = task.mask;
-  const size_t rows = mask.bias.data == nullptr ? 1 : task.groups;
-  for (size_t g = 0; g < rows; ++g) {
-    float* row = bias + g * kStepKeys;
-    const Rows of_head = mask.bias.data == nullptr ? Rows{} : head_of(mask.bias, g, task.bias_head);
-    if (of_head.data == nullptr) {
-      std::fill_n(row, count, 0.0f);
-    } else if (of_head.dtype == DType::f32) {
-      const float* in = of_head.direct_row(task.begin);
-      for (size_t j = 0; j < count; ++j, in += of_head.row_stride) row[j] = *in;
+  for (size_t g = 0; g < (shares_bias(task) ? 1 : task.groups); ++g, bias += kStepKeys) {
+    if (task.mask.bias.data == nullptr) {
+      std::fill_n(bias, count, 0.0f);
     } else {
-      for (size_t j = 0; j < count; ++j) row[j] = of_head.at(task.begin + j, 0);
+      load_bias(task, g, count, bias);
     }
-    for (size_t j = 0; j < count && mask.valid != nullptr; ++j) {
-      if (!mask.takes_part(task.begin + j)) row[j] = kMinusInfinity;
+    for (size_t j = 0; j < count && task.mask.valid != nullptr; ++j) {
+      if (!task.mask.takes_part(task.begin + j)) bias[j] = kMinusInfinity;
     }
-    std::fill(row + count, row + padded, 0.0f);
+    std::fill(bias + count, bias + padded, 0.0f);
   }
 }
 
@@ -250,7 +257,7 @@ void step_stretch(const StepTask& task, float* scratch) {
   const bool masked = task.mask.valid != nullptr || task.mask.bias.data != nullptr;
   if (masked) fill_bias(task, count, padded, bias);
   for (size_t h = 0; h < task.heads; ++h) {
-    const float* head_bias = task.mask.bias.data == nullptr ? bias : bias + h / group * kStepKeys;
+    const float* head_bias = shares_bias(task) ? bias : bias + h / group * kStepKeys;
     float* row = scores + h * kStepKeys;
     std::fill(row + count, row + padded, kMinusInfinity);
     const float greatest = std::min(bias_and_max(row, masked ? head_bias : nullptr, padded), kLargest);
