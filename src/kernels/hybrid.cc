@@ -263,21 +263,48 @@ size_t far_backward_scratch(const LinearProblem& problem) {
   return arena.used();
 }
 
-// y [N vectors] = phi^T S
+// y [N vectors] = phi^T S, in two sums: the state comes from L2, which is faster than one multiply-add waits for another.
 template <size_t N, class D>
 HWY_INLINE void read_columns(D d, size_t features, size_t ld, const float* phi, const float* sums, float* y) {
-  PanelRow<N, D> acc;
-  acc.zero();
-  for (size_t f = 0; f < features; ++f) {
-    PanelRow<N, D> row;
+  using Columns = PanelRow<N, D>;
+  Columns even, odd, row;
+  even.zero();
+  odd.zero();
+  size_t f = 0;
+  for (; f + 2 <= features; f += 2) {
     row.load(sums + f * ld);
-    acc.add_product(hn::Set(d, phi[f]), row);
+    even.add_product(hn::Set(d, phi[f]), row);
+    row.load(sums + (f + 1) * ld);
+    odd.add_product(hn::Set(d, phi[f + 1]), row);
   }
-  acc.store(y);
+  if (f < features) {
+    row.load(sums + f * ld);
+    even.add_product(hn::Set(d, phi[f]), row);
+  }
+  even.add(odd);
+  even.store(y);
+}
+
+void gate_products(const float* logits, size_t heads, const float* present, size_t begin, size_t end, float* reach,
+                   float* gates) {
+  const Tag d;
+  const size_t count = (end - begin) * heads;
+  const float* first = logits + begin * heads;
+  for (size_t i = 0; i < count; i += kLanes) {
+    Vec keep, write, log_keep;
+    gate_of(d, load_some(first + i, count - i), keep, write, log_keep);
+    store_some(keep, gates + i, count - i);
+  }
+  for (size_t t = begin; t < end; ++t, gates += heads) {
+    if (present[t] == 0.0f) continue;
+    for (size_t g = 0; g < heads; g += kLanes) {
+      const size_t left = heads - g;
+      store_some(hn::Mul(load_some(reach + g, left), load_some(gates + g, left)), reach + g, left);
+    }
+  }
 }
 
 void far_step(const FarStep& task, float* scratch, ClampCount& clamps) {
-  const Tag d;
   const size_t features = task.map.features, columns = task.value_dim, dim = task.map.dim;
   const size_t padded_rows = (HWY_MAX(task.map.rows, dim) + kPanel - 1) / kPanel * kPanel;
   Arena arena(scratch);
@@ -287,30 +314,16 @@ void far_step(const FarStep& task, float* scratch, ClampCount& clamps) {
   float* phi = arena.take(features);
   float* y = arena.take(columns);
 
-  float reach = 1.0f;
-  for (size_t stretch = 0; stretch < 2; ++stretch) {
-    for (size_t i = 0; i < task.gate_count[stretch]; i += kPanel) {
-      const size_t row = task.gate_first[stretch] + i, count = HWY_MIN(kPanel, task.gate_count[stretch] - i);
-      alignas(64) float logits[kPanel], keep[kPanel];
-      for (size_t t = 0; t < kPanel; ++t) logits[t] = t < count ? task.gates.at(row + t, 0) : 0.0f;
-      for_lanes([&](size_t lane) HWY_ATTR {
-        Vec g, u, l;
-        gate_of(d, hn::LoadU(d, logits + lane), g, u, l);
-        hn::StoreU(g, d, keep + lane);
-      });
-      for (size_t t = 0; t < count; ++t) reach *= task.present[row + t] != 0.0f ? keep[t] : 1.0f;
-    }
-  }
   for (size_t g = 0; g < task.group; ++g) {
     const float* phi_q = row_pointer(task.q, g, dim, x);
     if (task.map.kind != MapKind::identity) {
       if (phi_q != x) std::copy_n(phi_q, dim, x);
       prepare_row(task.map, x);
-      if (has_projection(task.map.kind)) multiply_two(task.map.weights, task.map.rows, dim, x, x, projected, projected);
+      if (has_projection(task.map.kind)) multiply_vectors<1>(task.map.weights, task.map.rows, dim, {x}, {projected});
       map_row(task.map, x, projected, second, phi);
       phi_q = phi;
     }
-    const Merge merge(task.logsumexp[g], task.log_scale[g], reach * row_dot(phi_q, task.normaliser, features), clamps, true);
+    const Merge merge(task.logsumexp[g], task.log_scale[g], task.reach * row_dot(phi_q, task.normaliser, features), clamps, true);
     if (merge.far == 0.0f) continue;
     size_t c = for_columns(columns, [&](size_t at, auto width, auto lanes) HWY_ATTR {
       read_columns<decltype(width)::value>(lanes, features, columns, phi_q, task.sums + at, y + at);
@@ -319,7 +332,7 @@ void far_step(const FarStep& task, float* scratch, ClampCount& clamps) {
       y[c] = 0.0f;
       for (size_t f = 0; f < features; ++f) y[c] += phi_q[f] * task.sums[f * columns + c];
     }
-    const float far = merge.far * reach;
+    const float far = merge.far * task.reach;
     float* out = task.out.direct_row(g);
     for (size_t i = 0; i < columns; ++i) out[i] = merge.exact * out[i] + far * y[i];
   }
@@ -338,6 +351,7 @@ HWY_EXPORT(far_read_gradient);
 HWY_EXPORT(far_fold_backward);
 HWY_EXPORT(far_scratch);
 HWY_EXPORT(far_backward_scratch);
+HWY_EXPORT(gate_products);
 HWY_EXPORT(far_step);
 
 void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, size_t end, const float* reach,
@@ -366,6 +380,11 @@ size_t far_scratch_floats(const LinearProblem& problem) {
 
 size_t far_backward_scratch_floats(const LinearProblem& problem) {
   return chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_backward_scratch))(problem);
+}
+
+void multiply_gates(const float* logits, size_t heads, const float* present, size_t begin, size_t end, float* reach,
+                    float* scratch) {
+  chosen(HWY_DISPATCH_TABLE(gate_products))(logits, heads, present, begin, end, reach, scratch);
 }
 
 size_t far_step_scratch_floats(const FarStep& task) {

@@ -52,23 +52,6 @@ class Arena {
   size_t used_ = 0;
 };
 
-#if HWY_TARGET != HWY_SCALAR
-// The sums across the lanes of four vectors, as one vector of four.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> sums_of_four(D d, V a, V b, V c, V e) {
-  const hn::RepartitionToWide<D> dw;
-  const auto ab = hn::BitCast(dw, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
-  const auto ce = hn::BitCast(dw, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
-  const auto sums = hn::Add(hn::BitCast(d, hn::InterleaveLower(dw, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(dw, ab, ce)));
-  if constexpr (hn::MaxLanes(D()) == 8) {
-    const hn::CappedTag<float, 4> d4;
-    return hn::Add(hn::LowerHalf(d4, sums), hn::UpperHalf(d4, sums));
-  } else {
-    return sums;
-  }
-}
-#endif
-
 // out[r] = scale * out[r] + sum_t matrix[r][t] weights[t] for [rows, 16]: four rows are summed across lanes at once.
 template <class D = hn::CappedTag<float, 8>>
 HWY_NOINLINE void row_dots(size_t rows, const float* HWY_RESTRICT matrix, const float* HWY_RESTRICT weights, float scale,

@@ -178,6 +178,45 @@ struct PanelRow<0, D> {
 #endif
 using Row = PanelRow<kVecs>;
 
+#if HWY_TARGET != HWY_SCALAR
+// The sums across the lanes of four vectors, as one vector of four.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> sums_of_four(D d, V a, V b, V c, V e) {
+  const hn::RepartitionToWide<D> dw;
+  const auto ab = hn::BitCast(dw, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+  const auto ce = hn::BitCast(dw, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
+  const auto sums = hn::Add(hn::BitCast(d, hn::InterleaveLower(dw, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(dw, ab, ce)));
+  const hn::CappedTag<float, 4> d4;
+  if constexpr (hn::MaxLanes(D()) == 16) {
+    const hn::CappedTag<float, 8> d8;
+    const auto halves = hn::Add(hn::LowerHalf(d8, sums), hn::UpperHalf(d8, sums));
+    return hn::Add(hn::LowerHalf(d4, halves), hn::UpperHalf(d4, halves));
+  } else if constexpr (hn::MaxLanes(D()) == 8) {
+    return hn::Add(hn::LowerHalf(d4, sums), hn::UpperHalf(d4, sums));
+  } else {
+    return sums;
+  }
+}
+#endif
+
+// Calls body(c, N, D) for N vectors of columns from c on: eight at a time, then four, two and one, so that what belongs to them
+// stays in registers, and for the rest one of eight and of four lanes. Returns the first column that is in no vector.
+template <class Body>
+HWY_INLINE size_t for_columns(size_t columns, const Body& body) {
+  size_t c = 0;
+  const auto take = [&](auto vectors, auto d) HWY_ATTR {
+    constexpr size_t kStep = decltype(vectors)::value * hn::MaxLanes(d);
+    for (; c + kStep <= columns; c += kStep) body(c, vectors, d);
+  };
+  take(std::integral_constant<size_t, 8>(), Tag());
+  take(std::integral_constant<size_t, 4>(), Tag());
+  take(std::integral_constant<size_t, 2>(), Tag());
+  take(std::integral_constant<size_t, 1>(), Tag());
+  if constexpr (kLanes > 8) take(std::integral_constant<size_t, 1>(), hn::CappedTag<float, 8>());
+  if constexpr (kLanes > 4) take(std::integral_constant<size_t, 1>(), hn::CappedTag<float, 4>());
+  return c;
+}
+
 template <size_t R>
 struct Tile {
   Row head;

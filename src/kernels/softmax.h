@@ -259,11 +259,13 @@ struct StepTask {
   Rows k, v;                                      // of the first key head
   KeyMask mask;                                   // likewise
   int64_t k_head = 0, v_head = 0, bias_head = 0;  // elements from one key head to the next
-  float* partial = nullptr;                       // StepPartial
+  bool sampled = false;                           // -|scale q|^2 / 2 + offset is added to all logits of a query
+  float offset = 0;
+  float* partial = nullptr;  // StepPartial
 };
 
 struct CombineTask {
-  float* partials = nullptr;  // StepPartial of each stretch
+  float* partials = nullptr;  // StepPartial of each stretch; greatest logits are used up
   size_t stretches = 0;
   size_t heads = 0, value_dim = 0;
   MutRows out;        // [heads, value_dim]
@@ -271,7 +273,7 @@ struct CombineTask {
 };
 
 inline size_t step_scratch(size_t heads, size_t dim, size_t value_dim) {
-  return heads * (round_up(dim, 16) + kStepKeys) + kStepKeys + 2 * round_up(std::max(dim, value_dim), 16);
+  return heads * (round_up(dim, 16) + 2 * kStepKeys) + 5 * round_up(std::max(dim, value_dim), 16);
 }
 
 void softmax_step_stretch(const StepTask& task, float* scratch);

@@ -29,6 +29,17 @@ WindowStateShape shape_of(const WindowedCall& call, const CausalEvaOptions& opti
 // w_r [R, G, D]
 DrawnRows features_of(const WindowedCall& call, const CausalEvaOptions& options);
 
+// Where summaries of chunks are stored.
+struct ChunkSummaries {
+  MutView4 means, keys, values;  // w_c [1, C, H, D], kbar' [1, C, G, D], beta [1, C, H, V]
+  MutView3 log_z;                // [1, C, H], the logsumexp of beta
+  float* log_counts;             // [C]
+};
+
+// Summaries of the chunks of complete windows of a sequence. `norms` are those of its keys.
+void summarise_chunks(const WindowedCall& call, View4 q, View4 k, View4 v, View2 valid, View3 norms,
+                      const ChunkedSequence& tokens, const ChunkSummaries& summaries);
+
 // Summaries and folded past of one sequence. Chunks are numbered from the oldest one in the state.
 class EvaSequence {
  public:
@@ -64,7 +75,6 @@ class EvaSequence {
 
   ChunkedSequence chunked(const Stretch& s) const;
 
-  // beta_c: sample w_c over the keys of its chunk.
   SoftmaxPart chunk_part(const Stretch& s, const Array<3>& norms) const;
 
   void summarise(const Stretch& s);

@@ -3,6 +3,41 @@
 #include "estimators/eva/causal.h"
 
 namespace raffia::internal {
+namespace {
+
+// beta_c: sample w_c over the keys of its chunk.
+SoftmaxPart own_chunks_part(const WindowedCall& call, View4 means, View4 k, View4 v, View2 valid, View3 norms, int64_t first,
+                            int64_t chunks) {
+  const size_t count = static_cast<size_t>(chunks);
+  return {.q = means,
+          .k = k,
+          .v = v,
+          .scale = call.root,
+          .key_bias = norms,
+          .valid = valid,
+          .sequences = {{0, first, 0, Visibility::own(count, count * static_cast<size_t>(call.chunk), 1, call.chunk)}},
+          .workers = call.workers()};
+}
+
+}  // namespace
+
+void summarise_chunks(const WindowedCall& call, View4 q, View4 k, View4 v, View2 valid, View3 norms,
+                      const ChunkedSequence& tokens, const ChunkSummaries& summaries) {
+  const Workers workers = call.workers();
+  chunk_means(q, call.root, {tokens}, summaries.means, workers);
+  chunk_means(k, call.root, {tokens}, summaries.keys, workers);
+  const int64_t first = tokens.first_mean, count = static_cast<int64_t>(tokens.chunks.size());
+  for (int64_t c = first; c < first + count; ++c) {
+    const int64_t present = tokens.chunks[static_cast<size_t>(c - first)].count;
+    summaries.log_counts[c] = present > 0 ? std::log(static_cast<float>(present)) : kNone;
+    for (int64_t h = 0; h < call.heads; ++h) {
+      float* mean = row(summaries.means, 0, c, h);
+      const float* key = row(summaries.keys, 0, c, h / call.group);
+      for (int64_t i = 0; i < call.dim; ++i) mean[i] += key[i];
+    }
+  }
+  forward(own_chunks_part(call, summaries.means, k, v, valid, norms, first, count), summaries.values, summaries.log_z);
+}
 
 EvaSequence::EvaSequence(const WindowedCall& call, const CausalEvaOptions& options, const float* features,
                          const SequenceWindows& windows, const WindowState* state, int64_t entry, bool keep_partials)
@@ -61,33 +96,18 @@ ChunkedSequence EvaSequence::chunked(const Stretch& s) const {
 }
 
 SoftmaxPart EvaSequence::chunk_part(const Stretch& s, const Array<3>& norms) const {
-  const size_t count = static_cast<size_t>(chunks_of(s));
-  return {.q = means_.view(),
-          .k = s.k,
-          .v = s.v,
-          .scale = call_.root,
-          .key_bias = norms.view(),
-          .valid = s.valid,
-          .sequences = {{0, first_chunk(s), 0, Visibility::own(count, count * static_cast<size_t>(call_.chunk), 1, call_.chunk)}},
-          .workers = call_.workers()};
+  return own_chunks_part(call_, means_.view(), s.k, s.v, s.valid, norms.view(), first_chunk(s), chunks_of(s));
 }
 
 void EvaSequence::summarise(const Stretch& s) {
   if (chunks_of(s) == 0) return;
-  const std::vector<ChunkedSequence> chunked_tokens = {chunked(s)};
-  chunk_means(s.q, call_.root, chunked_tokens, means_.view(), call_.workers());
-  chunk_means(s.k, call_.root, chunked_tokens, keys_.view(), call_.workers());
-  for (int64_t c = first_chunk(s); c < first_chunk(s) + chunks_of(s); ++c) {
-    const int64_t count = chunked_tokens[0].chunks[static_cast<size_t>(c - first_chunk(s))].count;
-    log_counts_.data()[c] = count > 0 ? std::log(static_cast<float>(count)) : kNone;
-    for (int64_t h = 0; h < call_.heads; ++h) {
-      float* mean = means_.data() + (c * call_.heads + h) * call_.dim;
-      const float* key = keys_.data() + (c * call_.groups + h / call_.group) * call_.dim;
-      for (int64_t i = 0; i < call_.dim; ++i) mean[i] += key[i];
-    }
-  }
   const Array<3> norms = windows_.key_norms(s);
-  forward(chunk_part(s, norms), values_.view(), log_z_.view());
+  summarise_chunks(call_, s.q, s.k, s.v, s.valid, norms.view(), chunked(s),
+                   {.means = means_.view(),
+                    .keys = keys_.view(),
+                    .values = values_.view(),
+                    .log_z = log_z_.view(),
+                    .log_counts = log_counts_.data()});
 }
 
 void EvaSequence::prepare_folds(const WindowState* state, int64_t entry, bool every_boundary) {

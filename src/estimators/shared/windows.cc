@@ -16,14 +16,6 @@ bool takes_part(View2 valid, int64_t b, int64_t t) {
   return valid.absent() || static_cast<const uint8_t*>(valid.data())[valid.offset(b, t)] != 0;
 }
 
-void copy_row(const Rows& from, size_t i, int64_t columns, const MutRows& to, size_t j) {
-  if (from.direct() && to.direct()) {
-    std::copy_n(from.direct_row(i), columns, to.direct_row(j));
-  } else {
-    for (size_t c = 0; c < static_cast<size_t>(columns); ++c) to.set(j, c, from.at(i, c));
-  }
-}
-
 // Tokens [begin, begin + count) of entry b, all heads, to tokens from `at` of entry `to_b`; 0 where `valid` says so.
 void copy_tokens(const Workers& workers, View4 from, int64_t b, int64_t begin, int64_t count, View2 valid, MutView4 to,
                  int64_t to_b, int64_t at) {
@@ -34,7 +26,7 @@ void copy_tokens(const Workers& workers, View4 from, int64_t b, int64_t begin, i
       for (int64_t h = 0; h < from.extent(2); ++h) {
         const MutRows copy = rows_of<MutRows>(to, to_b, at + t, h);
         if (present) {
-          copy_row(rows_of<Rows>(from, b, begin + t, h), 0, from.extent(3), copy, 0);
+          copy_row(rows_of<Rows>(from, b, begin + t, h), 0, static_cast<size_t>(from.extent(3)), copy, 0);
         } else {
           for (size_t c = 0; c < static_cast<size_t>(to.extent(3)); ++c) copy.set(0, c, 0.0F);
         }
@@ -435,12 +427,7 @@ float row_dot_of_difference(const Rows& a, const Rows& b, const Rows& c, size_t 
   if (a.direct() && b.direct() && c.direct()) {
     return dot_of_difference<const float*>(a.direct_row(t), b.direct_row(t), c.direct_row(t), columns);
   }
-  struct Row {
-    const Rows& rows;
-    size_t t;
-    float operator[](int64_t i) const { return rows.at(t, static_cast<size_t>(i)); }
-  };
-  return dot_of_difference<Row>({a, t}, {b, t}, {c, t}, columns);
+  return dot_of_difference<RowColumns>({a, t}, {b, t}, {c, t}, columns);
 }
 
 }  // namespace

@@ -200,8 +200,9 @@ class SequenceWindows {
   const std::vector<Stretch>& stretches() const { return stretches_; }
   // Whether heads go through the windows in turn in a forward pass: a single head is divided between threads by windows instead,
   // and the end of a window without queries has nothing to read.
-  bool in_turn() const {
-    return call_.heads > 1 && std::ranges::any_of(stretches_, [](const Stretch& s) { return s.queries() > 0; });
+  bool in_turn() const { return call_.heads > 1 && has_queries(); }
+  bool has_queries() const {
+    return std::ranges::any_of(stretches_, [](const Stretch& s) { return s.queries() > 0; });
   }
   // Windows of a stretch with tokens, and those that are complete.
   int64_t windows_of(const Stretch& s) const { return (s.tokens + call_.window - 1) / call_.window; }
@@ -272,6 +273,15 @@ struct StepKeys {
 // The entries of one state, or one session with a state of one entry each.
 std::vector<StepEntry> step_entries(const char* function, WindowState& state, int64_t batch);
 std::vector<StepEntry> step_entries(const char* function, std::span<WindowState* const> sessions, int64_t batch);
+
+// The tokens of a window that a step completes, in the state.
+struct WindowTokens {
+  WindowTokens(const WindowedCall& call, const StepEntry& entry);
+  KeyMask mask() const { return {.valid = valid.data(), .valid_stride = 1, .bias = {}}; }
+
+  View4 q, k, v;  // [1, W, ..]
+  std::vector<uint8_t> valid;
+};
 
 // The heads of q are processed in `members` turns: heads member, member + members, .. others(entry, member) lists what they see
 // besides their window. `complete` is called for entries whose window is full, before it is cleared.
