@@ -8,12 +8,7 @@ void EvaSequence::forward_all() const {
     for (const Stretch& s : windows_.stretches()) forward_stretch(s);
     return;
   }
-  std::vector<Array<3>> norms;
-  for (const Stretch& s : windows_.stretches()) {
-    const bool reads = first_read(s) < windows_.windows_of(s);
-    norms.push_back(reads ? windows_.query_norms(s, -log_features()) : Array<3>());
-  }
-  for_head_ranges(call_, [&](int64_t begin, int64_t end) { run_heads(begin, end, norms); });
+  for_head_ranges(call_, [&](int64_t begin, int64_t end) { run_heads(begin, end); });
 }
 
 void EvaSequence::forward_stretch(const Stretch& s) const {
@@ -33,7 +28,7 @@ void EvaSequence::forward_stretch(const Stretch& s) const {
   }
 }
 
-void EvaSequence::run_heads(int64_t begin, int64_t end, const std::vector<Array<3>>& norms) const {
+void EvaSequence::run_heads(int64_t begin, int64_t end) const {
   const int64_t G = call_.groups, H = call_.heads, V = call_.value_dim;
   const size_t dim = static_cast<size_t>(call_.dim), value_dim = static_cast<size_t>(V), count = static_cast<size_t>(end - begin);
   const bool has_folded = folds_ > 0 || (options_.summaries > 0 && windows_.before() > kept_);
@@ -54,12 +49,15 @@ void EvaSequence::run_heads(int64_t begin, int64_t end, const std::vector<Array<
       heads.back().folded.set_value(static_cast<size_t>(r), folded_.data() + (r * H + h) * V);
     }
   }
-  const int64_t turn = windows_per_turn(call_);
-  for (size_t n = 0; n < windows_.stretches().size(); ++n) {
-    const Stretch& s = windows_.stretches()[n];
+  const int64_t turn = windows_per_turn(call_), longest = windows_.longest();
+  const Scratch norms(1, TurnNorms::floats(call_, longest));
+  for (const Stretch& s : windows_.stretches()) {
     for (int64_t j = 0; j < windows_.windows_of(s); j += turn) {
       const int64_t end_of_turn = std::min(j + turn, windows_.windows_of(s));
-      for (RunningHead& head : heads) run_turn(s, j, end_of_turn, norms[n], head, scratch.of(0));
+      for (size_t i = 0; i < heads.size(); ++i) {
+        const int64_t next = i + 1 < heads.size() ? heads[i + 1].head : -1;
+        run_turn(s, j, end_of_turn, TurnNorms(call_, longest, norms.of(0)), next, heads[i], scratch.of(0));
+      }
     }
   }
   if (folds_ == 0) return;
@@ -86,13 +84,18 @@ PackedKeys EvaSequence::packed_summaries(int64_t h, float* memory, float* scratc
   return keys;
 }
 
-void EvaSequence::run_turn(const Stretch& s, int64_t begin, int64_t end, const Array<3>& norms, RunningHead& head,
+void EvaSequence::run_turn(const Stretch& s, int64_t begin, int64_t end, const TurnNorms& norms, int64_t next, RunningHead& head,
                            float* scratch) const {
   const int64_t W = call_.window, h = head.head;
   const int64_t first_query = std::max(begin * W, s.first), end_query = std::min(end * W, s.tokens);
   if (end_query <= first_query) return;
   const size_t first = static_cast<size_t>(first_query - s.first), last = static_cast<size_t>(end_query - s.first);
   own_window_turn(call_, s, h, first, last, scratch);
+  if (next >= 0) prefetch_window(call_, s, next, begin * W, end_query);
+  if (std::max(begin, first_read(s)) < end) {
+    half_norms(rows_of<Rows>(s.q, 0, first_query, h), {}, 0, static_cast<size_t>(end_query - first_query),
+               static_cast<size_t>(call_.dim), call_.scale, -log_features(), norms.queries);
+  }
   ForwardTask task{.keys = head.summaries,
                    .masked = true,
                    .visible = seen_summaries(s),
@@ -112,7 +115,7 @@ void EvaSequence::run_turn(const Stretch& s, int64_t begin, int64_t end, const A
     fold_until(s.window + j - first_boundary_, head, scratch);
     head.folded.read({.scale = call_.root,
                       .q = rows_of<Rows>(s.q, 0, at, h),
-                      .query_bias = column_of<Rows>(norms.view(), 0, at, h),
+                      .query_bias = {norms.queries + (at - first_query), DType::f32, 1, 1},
                       .out = rows_of<MutRows>(s.out, 0, at, h),
                       .logsumexp = column_of<MutRows>(s.logsumexp, 0, at, h)},
                      static_cast<size_t>(count), static_cast<size_t>(options_.features), scratch);

@@ -169,6 +169,21 @@ void half_norms(View4 x, float scale, const std::vector<TokenSpan>& spans, MutVi
   });
 }
 
+void half_norms(const Rows& x, const KeyMask& mask, size_t first, size_t count, size_t dim, float scale, float offset,
+                float* norms) {
+  for (size_t t = first; t < first + count; ++t) {
+    double norm = 0;
+    if (mask.takes_part(t)) {
+      if (x.direct()) {
+        norm = squared_norm(x.direct_row(t), dim);
+      } else {
+        for (size_t i = 0; i < dim; ++i) norm += static_cast<double>(x.at(t, i)) * static_cast<double>(x.at(t, i));
+      }
+    }
+    norms[t - first] = static_cast<float>(norm * static_cast<double>(-scale / 2)) + offset;
+  }
+}
+
 void add_half_norms_backward(View4 x, float scale, View3 dlog_norms, const std::vector<TokenSpan>& spans, MutView4 dx,
                              const Workers& workers) {
   const size_t dim = static_cast<size_t>(x.extent(3));

@@ -96,6 +96,24 @@ void own_window_turn(const WindowedCall& call, const Stretch& stretch, int64_t h
   }
 }
 
+void prefetch_window(const WindowedCall& call, const Stretch& stretch, int64_t head, int64_t begin, int64_t end) {
+  const auto ask = [&](View4 view, int64_t h) {
+    const int64_t size = static_cast<int64_t>(size_of(view.dtype()));
+    const auto* row = static_cast<const std::byte*>(view.data()) + view.offset(0, begin, h, 0) * size;
+    for (int64_t t = begin; t < end; ++t, row += view.stride(1) * size) {
+      for (int64_t i = 0; i < view.extent(3) * size; i += 64) __builtin_prefetch(row + i, 0, 2);
+    }
+  };
+  if (begin >= end || stretch.q.stride(3) != 1 || stretch.k.stride(3) != 1 || stretch.v.stride(3) != 1) return;
+  ask(stretch.q, head);
+  ask(stretch.k, head / call.group);
+  ask(stretch.v, head / call.group);
+}
+
+size_t TurnNorms::floats(const WindowedCall& call, int64_t tokens) {
+  return 2 * round_up(static_cast<size_t>(std::min(windows_per_turn(call) * call.window, tokens)), 16);
+}
+
 void for_head_ranges(const WindowedCall& call, const std::function<void(int64_t begin, int64_t end)>& body) {
   const Workers workers = call.workers();
   const int64_t ranges = std::min<int64_t>(workers.count(), call.heads);

@@ -44,6 +44,19 @@ class RunningSamples {
 // The exact part of the queries [begin, end) of a stretch, for one query head.
 void own_window_turn(const WindowedCall& call, const Stretch& stretch, int64_t head, size_t begin, size_t end, float* scratch);
 
+// Asks for the rows of a head in tokens [begin, end) of a stretch, which are pages apart, before they are needed.
+void prefetch_window(const WindowedCall& call, const Stretch& stretch, int64_t head, int64_t begin, int64_t end);
+
+// -|k'|^2 / 2 and -|q'|^2 / 2 + offset of some tokens of a stretch, for one query head.
+struct TurnNorms {
+  TurnNorms(const WindowedCall& call, int64_t tokens, float* memory) : keys(memory), queries(memory + floats(call, tokens) / 2) {}
+  // For turns through stretches of at most `tokens`.
+  static size_t floats(const WindowedCall& call, int64_t tokens);
+
+  float* keys;
+  float* queries;
+};
+
 // body(first head, end of heads): the query heads of a call in as many ranges as there are workers.
 void for_head_ranges(const WindowedCall& call, const std::function<void(int64_t begin, int64_t end)>& body);
 
