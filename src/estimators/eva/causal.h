@@ -85,7 +85,9 @@ class EvaSequence {
     int64_t folds = 0;  // made so far
   };
 
-  void run_heads(int64_t begin, int64_t end) const;
+  RunningSamples::Shape shape_of_folded() const;
+  size_t packed_floats() const;  // of the summaries of a head
+  void run_heads(int64_t begin, int64_t end, float* memory) const;
 
   PackedKeys packed_summaries(int64_t h, float* memory, float* scratch) const;
 

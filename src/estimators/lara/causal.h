@@ -96,7 +96,8 @@ class LaraSequence {
     int64_t mixture_at = -1;  // the boundary that it is of
   };
 
-  void run_heads(int64_t begin, int64_t end) const;
+  RunningSamples::Shape shape_of_samples() const;
+  void run_heads(int64_t begin, int64_t end, float* memory) const;
 
   // Windows [begin, end) of a stretch for one head: their queries, then their keys.
   // `next`: the head that follows, or -1.

@@ -8,7 +8,10 @@ void LaraSequence::forward_all() const {
     for (const Stretch& s : windows_.stretches()) forward_stretch(s);
     return;
   }
-  for_head_ranges(call_, [&](int64_t begin, int64_t end) { run_heads(begin, end); });
+  const RunningSamples::Shape shape = shape_of_samples();
+  const size_t of_head = RunningSamples::floats(shape) + round_up(shape.samples, 16);
+  const size_t shared = TurnNorms::floats(call_, windows_.longest()) + RunningSamples::scratch_floats(shape);
+  for_head_ranges(call_, of_head, shared, [&](int64_t begin, int64_t end, float* memory) { run_heads(begin, end, memory); });
 }
 
 void LaraSequence::forward_stretch(const Stretch& s) const {
@@ -21,28 +24,30 @@ void LaraSequence::forward_stretch(const Stretch& s) const {
                    Start::resume);
 }
 
-void LaraSequence::run_heads(int64_t begin, int64_t end) const {
+RunningSamples::Shape LaraSequence::shape_of_samples() const {
+  return {static_cast<size_t>(samples_), static_cast<size_t>(call_.dim), static_cast<size_t>(call_.value_dim)};
+}
+
+void LaraSequence::run_heads(int64_t begin, int64_t end, float* memory) const {
   const int64_t S = samples_, H = call_.heads, V = call_.value_dim;
-  const RunningSamples::Shape shape{static_cast<size_t>(S), static_cast<size_t>(call_.dim), static_cast<size_t>(V)};
-  const size_t floats = RunningSamples::floats(shape), of_head = floats + round_up(static_cast<size_t>(S), 16);
-  const Scratch memory(1, static_cast<size_t>(end - begin) * of_head), scratch(1, RunningSamples::scratch_floats(shape));
-  const int64_t longest = windows_.longest();
-  const Scratch norms(1, TurnNorms::floats(call_, longest));
+  const RunningSamples::Shape shape = shape_of_samples();
+  const TurnNorms norms(call_, windows_.longest(), memory);
+  float* scratch = memory + TurnNorms::floats(call_, windows_.longest());
+  float* own = scratch + RunningSamples::scratch_floats(shape);
   std::vector<RunningHead> heads;
   for (int64_t h = begin; h < end; ++h) {
-    float* own = memory.of(0) + static_cast<size_t>(h - begin) * of_head;
-    const RunningSamples samples(shape, rows_of<Rows>(w_.view(), 0, 0, h), own, scratch.of(0));
+    const RunningSamples samples(shape, rows_of<Rows>(w_.view(), 0, 0, h), own, scratch);
     fill_samples(h, samples);
-    heads.push_back({h, samples, own + floats});
+    own += RunningSamples::floats(shape);
+    heads.push_back({h, samples, own});
+    own += round_up(shape.samples, 16);
   }
   const int64_t turn = windows_per_turn(call_);
-  for (size_t n = 0; n < windows_.stretches().size(); ++n) {
-    const Stretch& s = windows_.stretches()[n];
+  for (const Stretch& s : windows_.stretches()) {
     for (int64_t j = 0; j < windows_.windows_of(s); j += turn) {
       for (size_t i = 0; i < heads.size(); ++i) {
         const int64_t next = i + 1 < heads.size() ? heads[i + 1].head : -1;
-        run_turn(s, j, std::min(j + turn, windows_.windows_of(s)), TurnNorms(call_, longest, norms.of(0)), next, heads[i],
-                 scratch.of(0));
+        run_turn(s, j, std::min(j + turn, windows_.windows_of(s)), norms, next, heads[i], scratch);
       }
     }
   }
@@ -59,11 +64,8 @@ void LaraSequence::run_turn(const Stretch& s, int64_t begin, int64_t end, const 
   const int64_t W = call_.window, h = head.head, g = h / call_.group;
   const int64_t first_query = std::max(begin * W, s.first), end_query = std::min(end * W, s.tokens);
   const int64_t first_key = begin * W, end_key = std::min(end, windows_.complete_of(s)) * W;
-  const size_t dim = static_cast<size_t>(call_.dim);
-  half_norms(rows_of<Rows>(s.k, 0, first_key, g), mask_of(s.valid, {}, 0, first_key, 0), 0,
-             static_cast<size_t>(std::max<int64_t>(0, end_key - first_key)), dim, call_.scale, 0.0F, norms.keys);
-  half_norms(rows_of<Rows>(s.q, 0, first_query, h), {}, 0, static_cast<size_t>(std::max<int64_t>(0, end_query - first_query)),
-             dim, call_.scale, 0.0F, norms.queries);
+  norms.fill_keys(call_, s, g, first_key, end_key);
+  norms.fill_queries(call_, s, h, first_query, end_query, 0.0F);
   if (end_query > first_query) {
     own_window_turn(call_, s, h, static_cast<size_t>(first_query - s.first), static_cast<size_t>(end_query - s.first), scratch);
   }

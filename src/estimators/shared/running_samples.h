@@ -53,12 +53,18 @@ struct TurnNorms {
   // For turns through stretches of at most `tokens`.
   static size_t floats(const WindowedCall& call, int64_t tokens);
 
+  // Of tokens [begin, end) of the stretch.
+  void fill_keys(const WindowedCall& call, const Stretch& s, int64_t g, int64_t begin, int64_t end) const;
+  void fill_queries(const WindowedCall& call, const Stretch& s, int64_t h, int64_t begin, int64_t end, float offset) const;
+
   float* keys;
   float* queries;
 };
 
-// body(first head, end of heads): the query heads of a call in as many ranges as there are workers.
-void for_head_ranges(const WindowedCall& call, const std::function<void(int64_t begin, int64_t end)>& body);
+// body(first head, end of heads, memory): the query heads of a call in as many ranges as there are workers. `memory` has
+// floats_per_head for each head of the range, and `floats` more.
+void for_head_ranges(const WindowedCall& call, size_t floats_per_head, size_t floats,
+                     const std::function<void(int64_t begin, int64_t end, float* memory)>& body);
 
 // Windows that take turns with other heads: about 128 tokens, whose rows stay in cache.
 inline int64_t windows_per_turn(const WindowedCall& call) { return std::max<int64_t>(1, 128 / call.window); }
