@@ -384,7 +384,7 @@ size_t far_backward_scratch_floats(const LinearProblem& problem) {
 
 void multiply_gates(const float* logits, size_t heads, const float* present, size_t begin, size_t end, float* reach,
                     float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(gate_products))(logits, heads, present, begin, end, reach, scratch);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(gate_products))(logits, heads, present, begin, end, reach, scratch);
 }
 
 size_t far_step_scratch_floats(const FarStep& task) {

@@ -264,6 +264,13 @@ struct Tile {
     head.add_product(hn::Set(Tag(), *a), row);
     tail.add_outer(a + row_stride, row_stride, row);
   }
+  // Row m += factor times the row at rows + m * stride.
+  HWY_INLINE void add_rows(Vec factor, const float* HWY_RESTRICT rows, size_t stride) {
+    Row row;
+    row.load(rows);
+    head.add_product(factor, row);
+    tail.add_rows(factor, rows + stride, stride);
+  }
 
   // += A B over `depth` columns of A.
   template <class RowStride, class ColStride>
@@ -288,6 +295,7 @@ struct Tile<0> {
   HWY_INLINE void scale_columns(const Row&) {}
   HWY_INLINE void add_columns(const Row&) {}
   HWY_INLINE void multiply_elements(const float*, size_t) {}
+  HWY_INLINE void add_rows(Vec, const float*, size_t) {}
   template <class RowStride>
   HWY_INLINE void add_outer(const float*, RowStride, const Row&) {}
 };

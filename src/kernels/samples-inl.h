@@ -36,6 +36,39 @@ HWY_INLINE void stage_bias(const KeyMask& mask, size_t first, size_t count, floa
   }
 }
 
+HWY_INLINE double squared_norm(const float* HWY_RESTRICT x, size_t dim) {
+  double norm = 0;
+  size_t i = 0;
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
+  const hn::CappedTag<double, 8> d;
+  const hn::Rebind<float, decltype(d)> df;
+  constexpr size_t kDoubles = hn::MaxLanes(hn::CappedTag<double, 8>());
+  auto sum0 = hn::Zero(d), sum1 = sum0;
+  for (; i + 2 * kDoubles <= dim; i += 2 * kDoubles) {
+    const auto x0 = hn::PromoteTo(d, hn::LoadU(df, x + i)), x1 = hn::PromoteTo(d, hn::LoadU(df, x + i + kDoubles));
+    sum0 = hn::MulAdd(x0, x0, sum0);
+    sum1 = hn::MulAdd(x1, x1, sum1);
+  }
+  norm = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum0, sum1)));
+#endif
+  for (; i < dim; ++i) norm += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return norm;
+}
+
+void norms_of_rows(const HalfNorms& task) {
+  for (size_t t = task.first; t < task.first + task.count; ++t) {
+    double norm = 0;
+    if (task.mask.takes_part(t)) {
+      if (task.x.direct()) {
+        norm = squared_norm(task.x.direct_row(t), task.dim);
+      } else {
+        for (size_t i = 0; i < task.dim; ++i) norm += static_cast<double>(task.x.at(t, i)) * static_cast<double>(task.x.at(t, i));
+      }
+    }
+    task.norms.set(t, 0, static_cast<float>(norm * static_cast<double>(-task.scale / 2)) + task.offset);
+  }
+}
+
 // out [rows, kKeyBlock] = a [rows, columns] b, where b [width / 16][depth][16] are panels.
 template <class Columns>
 HWY_INLINE void panel_scores(const float* a, size_t rows, Columns columns, size_t depth, const float* b, size_t width,

@@ -11,6 +11,7 @@
 #if HWY_ONCE
 namespace raffia::internal {
 
+HWY_EXPORT(norms_of_rows);
 HWY_EXPORT(add_keys);
 HWY_EXPORT(read_backward);
 HWY_EXPORT(add_queries);
@@ -25,6 +26,8 @@ size_t sample_backward_scratch(size_t dim, size_t value_dim) {
   return kSampleTokens * (2 * round_up(dim, 16) + 2 * round_up(value_dim, 16) + 2 * kKeyBlock + 2) +
          kKeyBlock * round_up(value_dim, 16);
 }
+
+void half_norms(const HalfNorms& task) { chosen(KernelOp::samples, HWY_DISPATCH_TABLE(norms_of_rows))(task); }
 
 void add_to_samples(const SampleAdd& task, float* scratch) {
   chosen(KernelOp::samples, HWY_DISPATCH_TABLE(add_keys))(task, scratch);

@@ -42,6 +42,17 @@ struct PackedSamples {
   }
 };
 
+// norms[t] = offset - scale |x_t|^2 / 2 of rows [first, first + count), from the first row on; offset where a row takes no part.
+// In double, since logits are differences of such norms and of products as large.
+struct HalfNorms {
+  Rows x;
+  KeyMask mask;
+  size_t first = 0, count = 0, dim = 0;
+  float scale = 1, offset = 0;
+  MutRows norms;  // [.., 1]
+};
+void half_norms(const HalfNorms& task);
+
 // At most kSampleTokens keys, the bias of whose mask is that of their logits.
 struct SampleAdd {
   PackedSamples samples;

@@ -95,12 +95,15 @@ class EvaSequence {
     int64_t folds = 0;  // made so far
   };
 
-  void run_heads(int64_t begin, int64_t end, const std::vector<Array<3>>& norms) const;
+  RunningSamples::Shape shape_of_folded() const;
+  size_t packed_floats() const;  // of the summaries of a head
+  void run_heads(int64_t begin, int64_t end, float* memory) const;
 
   PackedKeys packed_summaries(int64_t h, float* memory, float* scratch) const;
 
   // Windows [begin, end) of a stretch for one head.
-  void run_turn(const Stretch& s, int64_t begin, int64_t end, const Array<3>& norms, RunningHead& head, float* scratch) const;
+  void run_turn(const Stretch& s, int64_t begin, int64_t end, const TurnNorms& norms, int64_t next, RunningHead& head,
+                float* scratch) const;
 
   void fold_until(int64_t folds, RunningHead& head, float* scratch) const;
 

@@ -8,12 +8,10 @@ void EvaSequence::forward_all() const {
     for (const Stretch& s : windows_.stretches()) forward_stretch(s);
     return;
   }
-  std::vector<Array<3>> norms;
-  for (const Stretch& s : windows_.stretches()) {
-    const bool reads = first_read(s) < windows_.windows_of(s);
-    norms.push_back(reads ? windows_.query_norms(s, -log_features()) : Array<3>());
-  }
-  for_head_ranges(call_, [&](int64_t begin, int64_t end) { run_heads(begin, end, norms); });
+  const RunningSamples::Shape shape = shape_of_folded();
+  const size_t shared = TurnNorms::floats(call_, windows_.longest()) + RunningSamples::scratch_floats(shape);
+  for_head_ranges(call_, RunningSamples::floats(shape) + packed_floats(), shared,
+                  [&](int64_t begin, int64_t end, float* memory) { run_heads(begin, end, memory); });
 }
 
 void EvaSequence::forward_stretch(const Stretch& s) const {
@@ -33,38 +31,49 @@ void EvaSequence::forward_stretch(const Stretch& s) const {
   }
 }
 
-void EvaSequence::run_heads(int64_t begin, int64_t end, const std::vector<Array<3>>& norms) const {
-  const int64_t G = call_.groups, H = call_.heads, V = call_.value_dim;
-  const size_t dim = static_cast<size_t>(call_.dim), value_dim = static_cast<size_t>(V), count = static_cast<size_t>(end - begin);
+// Without features where nothing is folded.
+RunningSamples::Shape EvaSequence::shape_of_folded() const {
   const bool has_folded = folds_ > 0 || (options_.summaries > 0 && windows_.before() > kept_);
-  const size_t features = has_folded ? static_cast<size_t>(options_.features) : 0;
-  const RunningSamples::Shape shape{features, dim, value_dim};
-  const size_t rows = round_up(static_cast<size_t>(chunks_), kKeyBlock);
-  const size_t of_folded = RunningSamples::floats(shape);
-  const size_t of_head = round_up(of_folded + rows * (dim + round_up(value_dim, 16) + 1), 16);
-  const Scratch memory(1, count * of_head), scratch(1, RunningSamples::scratch_floats(shape));
+  return {has_folded ? static_cast<size_t>(options_.features) : 0, static_cast<size_t>(call_.dim),
+          static_cast<size_t>(call_.value_dim)};
+}
+
+size_t EvaSequence::packed_floats() const {
+  return round_up(static_cast<size_t>(chunks_), kKeyBlock) *
+         (static_cast<size_t>(call_.dim) + round_up(static_cast<size_t>(call_.value_dim), 16) + 1);
+}
+
+void EvaSequence::run_heads(int64_t begin, int64_t end, float* memory) const {
+  const int64_t G = call_.groups, H = call_.heads, V = call_.value_dim;
+  const RunningSamples::Shape shape = shape_of_folded();
+  const TurnNorms norms(call_, windows_.longest(), memory);
+  float* scratch = memory + TurnNorms::floats(call_, windows_.longest());
+  float* own = scratch + RunningSamples::scratch_floats(shape);
   std::vector<RunningHead> heads;
   for (int64_t h = begin; h < end; ++h) {
     const int64_t g = h / call_.group;
-    float* own = memory.of(0) + static_cast<size_t>(h - begin) * of_head;
-    heads.push_back({h, packed_summaries(h, own + of_folded, scratch.of(0)),
-                     RunningSamples(shape, rows_of<Rows>(features_, 0, 0, g), own, scratch.of(0))});
-    for (int64_t r = 0; r < static_cast<int64_t>(features); ++r) {
+    const RunningSamples folded(shape, rows_of<Rows>(features_, 0, 0, g), own, scratch);
+    own += RunningSamples::floats(shape);
+    heads.push_back({h, packed_summaries(h, own, scratch), folded});
+    own += packed_floats();
+    for (int64_t r = 0; r < static_cast<int64_t>(shape.samples); ++r) {
       heads.back().folded.log_weights()[r] = weights_.data()[r * G + g];
       heads.back().folded.set_value(static_cast<size_t>(r), folded_.data() + (r * H + h) * V);
     }
   }
   const int64_t turn = windows_per_turn(call_);
-  for (size_t n = 0; n < windows_.stretches().size(); ++n) {
-    const Stretch& s = windows_.stretches()[n];
+  for (const Stretch& s : windows_.stretches()) {
     for (int64_t j = 0; j < windows_.windows_of(s); j += turn) {
       const int64_t end_of_turn = std::min(j + turn, windows_.windows_of(s));
-      for (RunningHead& head : heads) run_turn(s, j, end_of_turn, norms[n], head, scratch.of(0));
+      for (size_t i = 0; i < heads.size(); ++i) {
+        const int64_t next = i + 1 < heads.size() ? heads[i + 1].head : -1;
+        run_turn(s, j, end_of_turn, norms, next, heads[i], scratch);
+      }
     }
   }
   if (folds_ == 0) return;
   for (RunningHead& head : heads) {
-    fold_until(folds_, head, scratch.of(0));
+    fold_until(folds_, head, scratch);
     for (int64_t r = 0; r < options_.features; ++r) {
       if (head.head % call_.group == 0) weights_.entry(1)[r * G + head.head / call_.group] = head.folded.log_weights()[r];
       head.folded.copy_value(static_cast<size_t>(r), folded_.data() + (r * H + head.head) * V);
@@ -86,13 +95,17 @@ PackedKeys EvaSequence::packed_summaries(int64_t h, float* memory, float* scratc
   return keys;
 }
 
-void EvaSequence::run_turn(const Stretch& s, int64_t begin, int64_t end, const Array<3>& norms, RunningHead& head,
+void EvaSequence::run_turn(const Stretch& s, int64_t begin, int64_t end, const TurnNorms& norms, int64_t next, RunningHead& head,
                            float* scratch) const {
   const int64_t W = call_.window, h = head.head;
   const int64_t first_query = std::max(begin * W, s.first), end_query = std::min(end * W, s.tokens);
   if (end_query <= first_query) return;
   const size_t first = static_cast<size_t>(first_query - s.first), last = static_cast<size_t>(end_query - s.first);
   own_window_turn(call_, s, h, first, last, scratch);
+  if (next >= 0) prefetch_window(call_, s, next, begin * W, end_query);
+  if (std::max(begin, first_read(s)) < end) {
+    norms.fill_queries(call_, s, h, first_query, end_query, -log_features());
+  }
   ForwardTask task{.keys = head.summaries,
                    .masked = true,
                    .visible = seen_summaries(s),
@@ -112,7 +125,7 @@ void EvaSequence::run_turn(const Stretch& s, int64_t begin, int64_t end, const A
     fold_until(s.window + j - first_boundary_, head, scratch);
     head.folded.read({.scale = call_.root,
                       .q = rows_of<Rows>(s.q, 0, at, h),
-                      .query_bias = column_of<Rows>(norms.view(), 0, at, h),
+                      .query_bias = {norms.queries + (at - first_query), DType::f32, 1, 1},
                       .out = rows_of<MutRows>(s.out, 0, at, h),
                       .logsumexp = column_of<MutRows>(s.logsumexp, 0, at, h)},
                      static_cast<size_t>(count), static_cast<size_t>(options_.features), scratch);

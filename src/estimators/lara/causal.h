@@ -96,12 +96,13 @@ class LaraSequence {
     int64_t mixture_at = -1;  // the boundary that it is of
   };
 
-  void run_heads(int64_t begin, int64_t end, const std::vector<Array<3>>& key_norms,
-                 const std::vector<Array<3>>& query_norms) const;
+  RunningSamples::Shape shape_of_samples() const;
+  void run_heads(int64_t begin, int64_t end, float* memory) const;
 
   // Windows [begin, end) of a stretch for one head: their queries, then their keys.
-  void run_turn(const Stretch& s, int64_t begin, int64_t end, const Array<3>& key_norms, const Array<3>& query_norms,
-                RunningHead& head, float* scratch) const;
+  // `next`: the head that follows, or -1.
+  void run_turn(const Stretch& s, int64_t begin, int64_t end, const TurnNorms& norms, int64_t next, RunningHead& head,
+                float* scratch) const;
 
   void set_mixture(int64_t boundary, RunningHead& head) const;
   // b_s of a boundary for one head, +inf where a sample takes no part.

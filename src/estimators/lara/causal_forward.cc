@@ -8,12 +8,10 @@ void LaraSequence::forward_all() const {
     for (const Stretch& s : windows_.stretches()) forward_stretch(s);
     return;
   }
-  std::vector<Array<3>> key_norms, query_norms;
-  for (const Stretch& s : windows_.stretches()) {
-    key_norms.push_back(windows_.key_norms(s));
-    query_norms.push_back(windows_.query_norms(s, 0.0F));
-  }
-  for_head_ranges(call_, [&](int64_t begin, int64_t end) { run_heads(begin, end, key_norms, query_norms); });
+  const RunningSamples::Shape shape = shape_of_samples();
+  const size_t of_head = RunningSamples::floats(shape) + round_up(shape.samples, 16);
+  const size_t shared = TurnNorms::floats(call_, windows_.longest()) + RunningSamples::scratch_floats(shape);
+  for_head_ranges(call_, of_head, shared, [&](int64_t begin, int64_t end, float* memory) { run_heads(begin, end, memory); });
 }
 
 void LaraSequence::forward_stretch(const Stretch& s) const {
@@ -26,25 +24,30 @@ void LaraSequence::forward_stretch(const Stretch& s) const {
                    Start::resume);
 }
 
-void LaraSequence::run_heads(int64_t begin, int64_t end, const std::vector<Array<3>>& key_norms,
-                             const std::vector<Array<3>>& query_norms) const {
+RunningSamples::Shape LaraSequence::shape_of_samples() const {
+  return {static_cast<size_t>(samples_), static_cast<size_t>(call_.dim), static_cast<size_t>(call_.value_dim)};
+}
+
+void LaraSequence::run_heads(int64_t begin, int64_t end, float* memory) const {
   const int64_t S = samples_, H = call_.heads, V = call_.value_dim;
-  const RunningSamples::Shape shape{static_cast<size_t>(S), static_cast<size_t>(call_.dim), static_cast<size_t>(V)};
-  const size_t floats = RunningSamples::floats(shape), of_head = floats + round_up(static_cast<size_t>(S), 16);
-  const Scratch memory(1, static_cast<size_t>(end - begin) * of_head), scratch(1, RunningSamples::scratch_floats(shape));
+  const RunningSamples::Shape shape = shape_of_samples();
+  const TurnNorms norms(call_, windows_.longest(), memory);
+  float* scratch = memory + TurnNorms::floats(call_, windows_.longest());
+  float* own = scratch + RunningSamples::scratch_floats(shape);
   std::vector<RunningHead> heads;
   for (int64_t h = begin; h < end; ++h) {
-    float* own = memory.of(0) + static_cast<size_t>(h - begin) * of_head;
-    const RunningSamples samples(shape, rows_of<Rows>(w_.view(), 0, 0, h), own, scratch.of(0));
+    const RunningSamples samples(shape, rows_of<Rows>(w_.view(), 0, 0, h), own, scratch);
     fill_samples(h, samples);
-    heads.push_back({h, samples, own + floats});
+    own += RunningSamples::floats(shape);
+    heads.push_back({h, samples, own});
+    own += round_up(shape.samples, 16);
   }
   const int64_t turn = windows_per_turn(call_);
-  for (size_t n = 0; n < windows_.stretches().size(); ++n) {
-    const Stretch& s = windows_.stretches()[n];
+  for (const Stretch& s : windows_.stretches()) {
     for (int64_t j = 0; j < windows_.windows_of(s); j += turn) {
-      for (RunningHead& head : heads) {
-        run_turn(s, j, std::min(j + turn, windows_.windows_of(s)), key_norms[n], query_norms[n], head, scratch.of(0));
+      for (size_t i = 0; i < heads.size(); ++i) {
+        const int64_t next = i + 1 < heads.size() ? heads[i + 1].head : -1;
+        run_turn(s, j, std::min(j + turn, windows_.windows_of(s)), norms, next, heads[i], scratch);
       }
     }
   }
@@ -56,28 +59,32 @@ void LaraSequence::run_heads(int64_t begin, int64_t end, const std::vector<Array
   }
 }
 
-void LaraSequence::run_turn(const Stretch& s, int64_t begin, int64_t end, const Array<3>& key_norms, const Array<3>& query_norms,
-                            RunningHead& head, float* scratch) const {
+void LaraSequence::run_turn(const Stretch& s, int64_t begin, int64_t end, const TurnNorms& norms, int64_t next, RunningHead& head,
+                            float* scratch) const {
   const int64_t W = call_.window, h = head.head, g = h / call_.group;
   const int64_t first_query = std::max(begin * W, s.first), end_query = std::min(end * W, s.tokens);
+  const int64_t first_key = begin * W, end_key = std::min(end, windows_.complete_of(s)) * W;
+  norms.fill_keys(call_, s, g, first_key, end_key);
+  norms.fill_queries(call_, s, h, first_query, end_query, 0.0F);
   if (end_query > first_query) {
     own_window_turn(call_, s, h, static_cast<size_t>(first_query - s.first), static_cast<size_t>(end_query - s.first), scratch);
   }
   for (int64_t j = begin; j < end; ++j) {
     const int64_t first = std::max(j * W, s.first), count = std::min((j + 1) * W, s.tokens) - first;
     const int64_t present = samples_before(s.window + j);
+    if (next >= 0) prefetch_window(call_, s, next, j * W, std::min((j + 1) * W, s.tokens));
     if (present > 0 && count > 0) {
       head.samples.read({.scale = call_.root,
                          .q = rows_of<Rows>(s.q, 0, first, h),
-                         .query_bias = column_of<Rows>(query_norms.view(), 0, first, h),
+                         .query_bias = {norms.queries + (first - first_query), DType::f32, 1, 1},
                          .out = rows_of<MutRows>(s.out, 0, first, h),
                          .logsumexp = column_of<MutRows>(s.logsumexp, 0, first, h)},
                         static_cast<size_t>(count), static_cast<size_t>(present), scratch);
     }
     if (j >= windows_.complete_of(s)) continue;
     set_mixture(mixture_before(s.window + j + 1), head);
-    const KeySource keys{rows_of<Rows>(s.k, 0, j * W, g), rows_of<Rows>(s.v, 0, j * W, g),
-                         mask_of(s.valid, key_norms.view(), 0, j * W, g)};
+    KeySource keys{rows_of<Rows>(s.k, 0, j * W, g), rows_of<Rows>(s.v, 0, j * W, g), mask_of(s.valid, {}, 0, j * W, g)};
+    keys.mask.bias = {norms.keys + (j * W - first_key), DType::f32, 1, 1};
     head.samples.add(keys, static_cast<size_t>(W), static_cast<size_t>(samples_before(s.window + j + 1)), call_.root, 0.0F,
                      head.mixture, scratch);
   }

@@ -10,8 +10,9 @@ size_t RunningSamples::floats(const Shape& shape) {
 }
 
 size_t RunningSamples::scratch_floats(const Shape& shape) {
-  return std::max({forward_scratch(shape.dim, shape.value_dim), pack_scratch(shape.dim, shape.value_dim),
-                   sample_add_scratch(shape.dim, shape.value_dim)});
+  return round_up(std::max({forward_scratch(shape.dim, shape.value_dim), pack_scratch(shape.dim, shape.value_dim),
+                            sample_add_scratch(shape.dim, shape.value_dim)}),
+                  16);
 }
 
 RunningSamples::RunningSamples(const Shape& shape, const Rows& w, float* memory, float* scratch)
@@ -96,11 +97,52 @@ void own_window_turn(const WindowedCall& call, const Stretch& stretch, int64_t h
   }
 }
 
-void for_head_ranges(const WindowedCall& call, const std::function<void(int64_t begin, int64_t end)>& body) {
+void prefetch_window(const WindowedCall& call, const Stretch& stretch, int64_t head, int64_t begin, int64_t end) {
+  const auto ask = [&](View4 view, int64_t h) {
+    const int64_t size = static_cast<int64_t>(size_of(view.dtype()));
+    const auto* row = static_cast<const std::byte*>(view.data()) + view.offset(0, begin, h, 0) * size;
+    for (int64_t t = begin; t < end; ++t, row += view.stride(1) * size) {
+      for (int64_t i = 0; i < view.extent(3) * size; i += 64) __builtin_prefetch(row + i, 0, 2);
+    }
+  };
+  if (begin >= end || stretch.q.stride(3) != 1 || stretch.k.stride(3) != 1 || stretch.v.stride(3) != 1) return;
+  ask(stretch.q, head);
+  ask(stretch.k, head / call.group);
+  ask(stretch.v, head / call.group);
+}
+
+size_t TurnNorms::floats(const WindowedCall& call, int64_t tokens) {
+  return 2 * round_up(static_cast<size_t>(std::min(windows_per_turn(call) * call.window, tokens)), 16);
+}
+
+void TurnNorms::fill_keys(const WindowedCall& call, const Stretch& s, int64_t g, int64_t begin, int64_t end) const {
+  if (begin >= end) return;
+  half_norms({.x = rows_of<Rows>(s.k, 0, begin, g),
+              .mask = mask_of(s.valid, {}, 0, begin, 0),
+              .count = static_cast<size_t>(end - begin),
+              .dim = static_cast<size_t>(call.dim),
+              .scale = call.scale,
+              .norms = {keys, DType::f32, 1, 1}});
+}
+
+void TurnNorms::fill_queries(const WindowedCall& call, const Stretch& s, int64_t h, int64_t begin, int64_t end,
+                             float offset) const {
+  if (begin >= end) return;
+  half_norms({.x = rows_of<Rows>(s.q, 0, begin, h),
+              .count = static_cast<size_t>(end - begin),
+              .dim = static_cast<size_t>(call.dim),
+              .scale = call.scale,
+              .offset = offset,
+              .norms = {queries, DType::f32, 1, 1}});
+}
+
+void for_head_ranges(const WindowedCall& call, size_t floats_per_head, size_t floats,
+                     const std::function<void(int64_t begin, int64_t end, float* memory)>& body) {
   const Workers workers = call.workers();
-  const int64_t ranges = std::min<int64_t>(workers.count(), call.heads);
-  workers.run(ranges, Scratch(workers.count(), 0),
-              [&](int64_t range, float*) { body(call.heads * range / ranges, call.heads * (range + 1) / ranges); });
+  const int64_t ranges = std::min<int64_t>(workers.count(), call.heads), longest = (call.heads + ranges - 1) / ranges;
+  const Scratch memory(workers.count(), static_cast<size_t>(longest) * floats_per_head + floats);
+  workers.run(ranges, memory,
+              [&](int64_t range, float* own) { body(call.heads * range / ranges, call.heads * (range + 1) / ranges, own); });
 }
 
 }  // namespace raffia::internal

@@ -44,8 +44,27 @@ class RunningSamples {
 // The exact part of the queries [begin, end) of a stretch, for one query head.
 void own_window_turn(const WindowedCall& call, const Stretch& stretch, int64_t head, size_t begin, size_t end, float* scratch);
 
-// body(first head, end of heads): the query heads of a call in as many ranges as there are workers.
-void for_head_ranges(const WindowedCall& call, const std::function<void(int64_t begin, int64_t end)>& body);
+// Asks for the rows of a head in tokens [begin, end) of a stretch, which are pages apart, before they are needed.
+void prefetch_window(const WindowedCall& call, const Stretch& stretch, int64_t head, int64_t begin, int64_t end);
+
+// -|k'|^2 / 2 and -|q'|^2 / 2 + offset of some tokens of a stretch, for one query head.
+struct TurnNorms {
+  TurnNorms(const WindowedCall& call, int64_t tokens, float* memory) : keys(memory), queries(memory + floats(call, tokens) / 2) {}
+  // For turns through stretches of at most `tokens`.
+  static size_t floats(const WindowedCall& call, int64_t tokens);
+
+  // Of tokens [begin, end) of the stretch.
+  void fill_keys(const WindowedCall& call, const Stretch& s, int64_t g, int64_t begin, int64_t end) const;
+  void fill_queries(const WindowedCall& call, const Stretch& s, int64_t h, int64_t begin, int64_t end, float offset) const;
+
+  float* keys;
+  float* queries;
+};
+
+// body(first head, end of heads, memory): the query heads of a call in as many ranges as there are workers. `memory` has
+// floats_per_head for each head of the range, and `floats` more.
+void for_head_ranges(const WindowedCall& call, size_t floats_per_head, size_t floats,
+                     const std::function<void(int64_t begin, int64_t end, float* memory)>& body);
 
 // Windows that take turns with other heads: about 128 tokens, whose rows stay in cache.
 inline int64_t windows_per_turn(const WindowedCall& call) { return std::max<int64_t>(1, 128 / call.window); }

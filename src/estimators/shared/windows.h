@@ -204,6 +204,11 @@ class SequenceWindows {
   bool has_queries() const {
     return std::ranges::any_of(stretches_, [](const Stretch& s) { return s.queries() > 0; });
   }
+  int64_t longest() const {  // tokens of a stretch
+    int64_t tokens = 0;
+    for (const Stretch& s : stretches_) tokens = std::max(tokens, s.tokens);
+    return tokens;
+  }
   // Windows of a stretch with tokens, and those that are complete.
   int64_t windows_of(const Stretch& s) const { return (s.tokens + call_.window - 1) / call_.window; }
   int64_t complete_of(const Stretch& s) const { return s.tokens / call_.window; }
