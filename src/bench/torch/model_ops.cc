@@ -99,7 +99,7 @@ double model_flops(const BenchShape& shape, const ModelShape& model, const Train
 
 std::function<void()> prepare_model(const TrainOp& op, const std::shared_ptr<Models>& models, int64_t length, int threads) {
   return [op, models, length, threads] {
-    at::set_num_threads(threads);
+    use_threads(threads);
     nn::LanguageModelImpl& model = models->of(op);
     std::optional<AttentionOfTorch> swapped;
     if (op.is_plain) swapped.emplace();
