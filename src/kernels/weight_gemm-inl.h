@@ -79,6 +79,25 @@ inline HWY_NOINLINE void copy_tile(const WeightProduct& product, const GemmBlock
   }
 }
 
+// Asks for the inputs that the tile of up to `count` tokens from `token` on will copy: the part of them from panel `panel` to
+// `panel` + `width` of `panels`. All at once they would wait for each other and delay the tile at hand; not at all, copies wait
+// for memory (raffia bench train --what model).
+HWY_INLINE void prefetch_tile(const WeightProduct& product, const GemmBlock& block, size_t token, size_t count, size_t panel,
+                              size_t width, size_t panels) {
+  if (token >= product.tokens) return;
+  constexpr size_t kLine = 64 / sizeof(float);
+  const size_t units = product.x_turned ? block.columns : HWY_MIN(count, product.tokens - token);
+  const float* first =
+      product.x + (product.x_turned ? static_cast<int64_t>(block.first_column) * product.x_stride + static_cast<int64_t>(token)
+                                    : static_cast<int64_t>(token) * product.x_stride + static_cast<int64_t>(block.first_column));
+  for (size_t i = panel * units / panels; i < (panel + width) * units / panels; ++i) {
+    const float* row = first + static_cast<int64_t>(i) * product.x_stride;
+    hwy::Prefetch(row);
+    if (product.x_turned) continue;
+    for (size_t c = kLine; c < block.columns; c += kLine) hwy::Prefetch(row + c);
+  }
+}
+
 // Panels of weights in their stored type; rows past the end are 0. `widened` [16, columns] is scratch.
 template <class W>
 HWY_NOINLINE void pack_block(const WeightMatrix& weights, const GemmBlock& block, float* widened, const float* zeros,
@@ -146,13 +165,14 @@ void gemm_product(const WeightProduct& product, int64_t begin, int64_t end, floa
   const size_t columns = static_cast<size_t>(product.weights.columns);
   for (int64_t row = begin; row < end; row += static_cast<int64_t>(kGemmRows)) {
     const size_t rows = static_cast<size_t>(HWY_MIN(static_cast<int64_t>(kGemmRows), end - row));
+    const size_t wide = (rows + kPanel - 1) / kPanel;
     for (size_t r = 0; r < round_up(rows, kPanel); ++r) {
       const int64_t at = row + static_cast<int64_t>(r);
       bias[r] = r < rows && product.bias != nullptr ? product.bias[at] : 0.0f;
     }
     for (size_t k = 0; k < columns; k += kGemmColumns) {
       const size_t count = HWY_MIN(kGemmColumns, columns - k);
-      const GemmBlock block{row, rows, k, count, k == 0, k + count == columns, panels, bias};
+      const GemmBlock block{row, rows, k, count, k == 0 && !product.accumulates, k + count == columns, panels, bias};
       if (product.weights_turned) {
         pack_turned_block(product, block, panels);
       } else {
@@ -161,8 +181,9 @@ void gemm_product(const WeightProduct& product, int64_t begin, int64_t end, floa
       for_tiles<kHasPairs ? 2 : 1>(product.tokens, [&](size_t token, auto shape) HWY_ATTR {
         constexpr size_t kHeight = decltype(shape)::kHeight;
         copy_tile(product, block, token, kHeight, x);
-        for_panels((rows + kPanel - 1) / kPanel, [&](size_t p, auto width) HWY_ATTR {
+        for_panels(wide, [&](size_t p, auto width) HWY_ATTR {
           constexpr size_t kWidth = decltype(width)::value;
+          prefetch_tile(product, block, token + kHeight, kHeight, p, kWidth, wide);
           if (product.x_turned) {
             gemm_tile<kHeight, kWidth, true>(product, block, token, x, p);
           } else {

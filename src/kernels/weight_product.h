@@ -26,11 +26,12 @@ struct WeightProduct {
   bool any_company = true;  // the same bits for any number of tokens. false: from kPackedFrom tokens on in another order, faster
 
   // Always in the faster order, for any number of tokens and 1 or more columns. Then the factors may be stored the other way
-  // round, as in gradients.
+  // round, as in gradients, and products may be added to y.
   bool always_packed = false;
   bool x_turned = false;        // x is [columns, tokens], x_stride is from one column to the next
   bool weights_turned = false;  // weights of f32 are [columns, rows], weights_stride is from one column to the next
   int64_t weights_stride = 0;
+  bool accumulates = false;  // y += x W^T: the chains of multiply-adds go on from what y holds
 };
 
 // Calls over a multiple of this many rows need no smaller tiles: in the first order, in the second.

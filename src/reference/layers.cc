@@ -66,6 +66,47 @@ void rms_norm(View2 x, View1 weight, double eps, MutView2 y) {
   }
 }
 
+namespace {
+
+// n = (x - mean) inverse for row t, whose mean is a constant (0) or depends on x.
+void norm_backward(View2 x, int64_t t, double mean, double inverse, bool is_centred, View1 weight, View2 dy, MutView2 dx,
+                   MutView1 dweight, MutView1 dbias) {
+  const int64_t columns = x.extent(1);
+  const auto normal = [&](int64_t i) { return (x(t, i) - mean) * inverse; };
+  double mean_g = 0, mean_gn = 0;
+  for (int64_t i = 0; i < columns; ++i) {
+    const double g = dy(t, i) * weight(i);
+    if (is_centred) mean_g += g / static_cast<double>(columns);
+    mean_gn += g * normal(i) / static_cast<double>(columns);
+  }
+  for (int64_t i = 0; i < columns; ++i) {
+    dweight.set(View1(dweight)(i) + dy(t, i) * normal(i), i);
+    if (!dbias.absent()) dbias.set(View1(dbias)(i) + dy(t, i), i);
+    dx.set((dy(t, i) * weight(i) - mean_g - normal(i) * mean_gn) * inverse, t, i);
+  }
+}
+
+}  // namespace
+
+void layer_norm_backward(View2 x, View1 weight, double eps, View2 dy, MutView2 dx, MutView1 dweight, MutView1 dbias) {
+  const int64_t columns = x.extent(1);
+  for (int64_t t = 0; t < x.extent(0); ++t) {
+    double mean = 0, variance = 0;
+    for (int64_t i = 0; i < columns; ++i) mean += x(t, i) / static_cast<double>(columns);
+    for (int64_t i = 0; i < columns; ++i) variance += std::pow(x(t, i) - mean, 2) / static_cast<double>(columns);
+    norm_backward(x, t, mean, 1.0 / std::sqrt(variance + eps), true, weight, dy, dx, dweight, dbias);
+  }
+}
+
+void rms_norm_backward(View2 x, View1 weight, double eps, View2 dy, MutView2 dx, MutView1 dweight) {
+  const int64_t columns = x.extent(1);
+  for (int64_t t = 0; t < x.extent(0); ++t) {
+    double mean_square = 0;
+    for (int64_t i = 0; i < columns; ++i) mean_square += x(t, i) * x(t, i) / static_cast<double>(columns);
+    norm_backward(x, t, 0, 1.0 / std::sqrt(mean_square + eps), false, weight, dy, dx, dweight, MutView1());
+  }
+}
+
 void gelu(View2 x, MutView2 y) {
   for (int64_t n = 0; n < x.extent(0); ++n) {
     for (int64_t i = 0; i < x.extent(1); ++i) y.set(0.5 * x(n, i) * std::erfc(-x(n, i) * std::sqrt(0.5)), n, i);
@@ -112,6 +153,26 @@ void short_convolution(View2 x, View2 weight, View2 history, MutView2 y) {
         sum += weight(c, j) * (from < 0 ? history(taps - 1 + from, c) : x(from, c));
       }
       y.set(sum, t, c);
+    }
+  }
+}
+
+void cross_entropy(View2 logits, std::span<const int64_t> targets, int64_t ignored, double smoothing, MutView1 losses,
+                   MutView2 dlogits) {
+  const int64_t columns = logits.extent(1);
+  for (int64_t t = 0; t < logits.extent(0); ++t) {
+    const int64_t target = targets[static_cast<size_t>(t)];
+    const bool counts = target != ignored;
+    double largest = -std::numeric_limits<double>::infinity(), mean = 0, sum = 0;
+    for (int64_t v = 0; v < columns; ++v) largest = std::max(largest, logits(t, v));
+    for (int64_t v = 0; v < columns; ++v) mean += logits(t, v) / static_cast<double>(columns);
+    for (int64_t v = 0; v < columns; ++v) sum += std::exp(logits(t, v) - largest);
+    const double lse = largest + std::log(sum);
+    losses.set(counts ? lse - (1 - smoothing) * logits(t, target) - smoothing * mean : 0.0, t);
+    if (dlogits.absent()) continue;
+    for (int64_t v = 0; v < columns; ++v) {
+      const double wanted = (v == target ? 1 - smoothing : 0.0) + smoothing / static_cast<double>(columns);
+      dlogits.set(counts ? std::exp(logits(t, v) - lse) - wanted : 0.0, t, v);
     }
   }
 }

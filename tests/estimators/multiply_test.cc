@@ -109,6 +109,25 @@ TEST(Multiply, RowsHaveTheSameBitsInAnyNumberOfThem) {
   });
 }
 
+// [m, k] x [k, n] in parts of k, around the 256 terms of a block.
+TEST(Multiply, AccumulatedPartsHaveTheBitsOfTheWhole) {
+  for_each_isa([] {
+    for (const bool turned : {false, true}) {
+      const Matrix a(37, 700, turned, kGap, 1), b(700, 300, false, kGap, 2);
+      const std::vector<float> whole = product(a, b, {}, {.threads = 1});
+      std::vector<float> parts(whole.size(), -1.0f);
+      const MutView2 c(parts.data(), {37, 300}, {300 + kGap, 1});
+      int64_t begin = 0;
+      for (const int64_t count : {1, 256, 0, 300, 143}) {
+        multiply({.a = a.view().slice(1, begin, count), .b = b.view().slice(0, begin, count), .c = c, .accumulates = begin > 0},
+                 {.threads = 1});
+        begin += count;
+      }
+      EXPECT_TRUE(same_bits(parts, whole)) << turned;
+    }
+  });
+}
+
 TEST(Multiply, NoTermsGiveTheBiasAndNothingIsNoWork) {
   float c[] = {kNan, kNan, kNan, kNan};
   const float bias[] = {2, 3}, none[] = {kNan};

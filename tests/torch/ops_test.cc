@@ -247,6 +247,133 @@ TEST(LinearLayer, HasShapesOnMetaAndRefusesWhatDoesNotFit) {
             std::string::npos);
 }
 
+// torch.ops.raffia.cross_entropy: {sum, losses}.
+using Losses = std::tuple<Tensor, Tensor>;
+Losses cross_entropy_op(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double smoothing) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("raffia::cross_entropy", "")
+                             .typed<Losses(const Tensor&, const Tensor&, const Tensor&, int64_t, double)>();
+  return op.call(hidden, weight, targets, -100, smoothing);
+}
+
+// Ids below `columns`, of which every third is padding.
+Tensor some_targets(int64_t tokens, int64_t columns) {
+  const Tensor targets = torch::randint(columns, {tokens}, at::kLong);
+  targets.slice(0, 1, tokens, 3).fill_(-100);
+  return targets;
+}
+
+TEST(CrossEntropy, GradientsAreThoseOfFiniteDifferences) {
+  torch::manual_seed(7);
+  const Tensor targets = some_targets(7, 11);
+  for (const double smoothing : {0.0, 0.1}) {
+    expect_gradients(
+        [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
+          return {std::get<0>(cross_entropy_op(in[0], in[1], targets, smoothing))};
+        },
+        {{"hidden", torch::randn({7, 5})}, {"weight", torch::randn({11, 5})}});
+  }
+}
+
+// 20,000 columns are several blocks of tokens.
+TEST(CrossEntropy, EqualsTorchInDouble) {
+  torch::manual_seed(8);
+  for (const auto& [tokens, width, columns] :
+       {std::tuple(0, 5, 3), {1, 1, 1}, {3, 17, 33}, {65, 40, 70}, {300, 33, 523}, {1000, 4, 20000}}) {
+    for (const double smoothing : {0.0, 0.1}) {
+      const Tensor hidden = torch::randn({width, tokens}).t(), weight = torch::randn({width, columns}).t(),
+                   targets = some_targets(tokens, columns);
+      const auto results = [&](at::ScalarType type, const auto& loss) {
+        const std::vector<Tensor> in = {hidden.to(type).detach().requires_grad_(), weight.to(type).detach().requires_grad_()};
+        const Losses found = loss(in[0], in[1]);
+        std::vector<Tensor> all = torch::autograd::grad({std::get<0>(found) * 0.5}, in);
+        all.push_back(std::get<0>(found).detach());
+        all.push_back(std::get<1>(found).detach());
+        return all;
+      };
+      const auto found = results(at::kFloat, [&](auto... in) { return cross_entropy_op(in..., targets, smoothing); });
+      const auto expected = results(at::kDouble, [&](const Tensor& x, const Tensor& matrix) -> Losses {
+        const Tensor logits = at::linear(x, matrix);
+        const auto loss = [&](int64_t how) { return at::cross_entropy_loss(logits, targets, {}, how, -100, smoothing); };
+        return {loss(at::Reduction::Sum), loss(at::Reduction::None)};
+      });
+      // Logits are under 6 sqrt(width) and off by a rounding of such partial sums for each term, which a probability takes as a
+      // relative error; so does the sum of exponentials with a rounding per column. The gradients sum them over columns or
+      // tokens.
+      const double rounding = 0x1p-24, size = 6 * std::sqrt(width);
+      const double relative = (2 * (width + 4) * size + columns + 10) * rounding;
+      const double bounds[] = {2 * relative * 6, 2 * relative * 6 * std::sqrt(tokens + 1.0),
+                               (tokens + 1) * relative + rounding * std::abs(expected[2].item<double>()), relative};
+      for (size_t i = 0; i < expected.size(); ++i) {
+        ASSERT_EQ(found[i].sizes(), expected[i].sizes());
+        if (found[i].numel() == 0) continue;
+        EXPECT_LE(largest_difference(found[i], expected[i]), bounds[i])
+            << tokens << ", " << width << ", " << columns << ", smoothing " << smoothing << " output " << i;
+      }
+    }
+  }
+}
+
+TEST(CrossEntropy, ThreadsChangeNoBit) {
+  torch::manual_seed(9);
+  const Tensor targets = some_targets(700, 1100);
+  const std::vector<Tensor> in = {torch::randn({700, 130}).requires_grad_(), torch::randn({1100, 130}).requires_grad_()};
+  const auto results = [&](int threads) {
+    at::set_num_threads(threads);
+    const Losses found = cross_entropy_op(in[0], in[1], targets, 0.1);
+    std::vector<Tensor> all = torch::autograd::grad({std::get<0>(found)}, in);
+    all.push_back(std::get<0>(found).detach());
+    return all;
+  };
+  const int before = at::get_num_threads();
+  const std::vector<Tensor> one = results(1), two = results(2);
+  at::set_num_threads(before);
+  for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(at::equal(one[i], two[i])) << i;
+}
+
+TEST(CrossEntropy, AGraphMayBeUsedTwiceAndHasNoSecondDerivatives) {
+  torch::manual_seed(10);
+  const std::vector<Tensor> in = {torch::randn({6, 5}).requires_grad_(), torch::randn({9, 5}).requires_grad_()};
+  const Tensor sum = std::get<0>(cross_entropy_op(in[0], in[1], some_targets(6, 9), 0));
+  sum.backward({}, true);
+  const Tensor once = in[1].grad().clone();
+  sum.backward({}, true);
+  EXPECT_TRUE(at::equal(in[1].grad(), 2 * once));
+  const std::vector<Tensor> first = torch::autograd::grad({sum}, in, {}, true, true);
+  EXPECT_TRUE(at::equal(first[1], once));
+  EXPECT_THROW(torch::autograd::grad({first[1].sum()}, {in[1]}), std::exception);
+  EXPECT_TRUE(at::equal(torch::autograd::grad({sum}, in)[1], once));
+}
+
+TEST(CrossEntropy, HasShapesOnMetaAndRefusesWhatDoesNotFit) {
+  const auto meta = at::TensorOptions().device(at::kMeta);
+  const Losses shapes =
+      cross_entropy_op(at::empty({3, 5}, meta), at::empty({7, 5}, meta), at::empty({3}, meta.dtype(at::kLong)), 0);
+  EXPECT_EQ(std::get<0>(shapes).dim(), 0);
+  EXPECT_EQ(std::get<1>(shapes).sizes(), (std::vector<int64_t>{3}));
+  const auto refusal = [](const Tensor& hidden, const Tensor& weight, const Tensor& targets, double smoothing) -> std::string {
+    try {
+      cross_entropy_op(hidden, weight, targets, smoothing);
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  const Tensor hidden = torch::ones({2, 5}), weight = torch::ones({7, 5}), targets = torch::zeros({2}, at::kLong);
+  const auto expect_refusal = [](const std::string& found, const std::string& part) {
+    EXPECT_NE(found.find(part), std::string::npos) << found;
+  };
+  expect_refusal(refusal(hidden, torch::ones({7, 4}), targets, 0),
+                 "weight has shape [7, 4], expected [7, 5] (columns of hidden)");
+  expect_refusal(refusal(hidden, weight, torch::zeros({3}, at::kLong), 0),
+                 "targets has shape [3], expected [2] (rows of hidden)");
+  expect_refusal(refusal(hidden, weight, torch::zeros({2}), 0), "targets is Float, expected Long");
+  expect_refusal(refusal(hidden, weight, targets, 1.5), "label_smoothing is 1.5, expected 0 to 1");
+  expect_refusal(refusal(hidden, weight, targets + 7, 0), "target 0 is 7, expected 0 to 6 or -100 (ignored)");
+  expect_refusal(refusal(hidden.to(at::kDouble), weight.to(at::kDouble), targets + 7, 0),
+                 "a target is 7, expected 0 to 6 or -100 (ignored)");
+}
+
 TEST(TorchOps, ErrorsOfTheCoreReachTheCaller) {
   const Case in = as_float(Case());
   try {

@@ -1,6 +1,5 @@
 // Whole language models for `raffia bench train --what model`.
 #include <torch/library.h>
-#include <torch/nn/functional/loss.h>
 
 #include <map>
 #include <memory>
@@ -99,14 +98,13 @@ double model_flops(const BenchShape& shape, const ModelShape& model, const Train
 
 std::function<void()> prepare_model(const TrainOp& op, const std::shared_ptr<Models>& models, int64_t length, int threads) {
   return [op, models, length, threads] {
-    at::set_num_threads(threads);
+    use_threads(threads);
     nn::LanguageModelImpl& model = models->of(op);
     std::optional<AttentionOfTorch> swapped;
     if (op.is_plain) swapped.emplace();
     torch::manual_seed(models->shape().seed);
     const Tensor ids = torch::randint(models->model().vocabulary, {models->shape().batch, length + 1}, at::kLong);
-    const Tensor logits = model.forward(ids.slice(1, 0, length));
-    torch::nn::functional::cross_entropy(logits.flatten(0, 1), ids.slice(1, 1).flatten()).backward();
+    model.loss(model.hidden(ids.slice(1, 0, length)), ids.slice(1, 1)).sum.backward();
     for (Tensor& parameter : model.parameters()) parameter.mutable_grad().reset();
   };
 }

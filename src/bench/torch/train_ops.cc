@@ -60,6 +60,10 @@ double layer_flops(const BenchShape& shape, const TrainOp& op, int64_t length) {
   return attention_flops(shape, op.form, Pass::forward_backward, length);
 }
 
+void use_threads(int threads) {
+  if (at::get_num_threads() != threads) at::set_num_threads(threads);
+}
+
 class LayerInputs {
  public:
   LayerInputs(const BenchShape& shape, int64_t length) : shape_(shape), length_(length) {}
@@ -123,7 +127,7 @@ std::vector<Tensor> differentiated(const TrainOp& op, const LayerTensors& in) {
 
 std::function<void()> prepare_layer(const TrainOp& op, const std::shared_ptr<LayerInputs>& inputs, int threads) {
   return [op, inputs, threads] {
-    at::set_num_threads(threads);
+    use_threads(threads);
     const LayerTensors& in = inputs->tensors();
     const Tensor out = forward(op, in);
     torch::autograd::grad({out}, differentiated(op, in), {in.dout});

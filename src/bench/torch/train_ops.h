@@ -29,6 +29,10 @@ TrainOp train_op_of(const BenchShape& shape, const std::string& spec);  // one o
 Record describe(const BenchShape& shape, const TrainOp& op, int64_t length, int64_t threads);
 double layer_flops(const BenchShape& shape, const TrainOp& op, int64_t length);
 
+// at::set_num_threads, if that is another number: each call also starts torch's second thread pool anew, whose threads spin for a
+// while and delay the pass that is measured.
+void use_threads(int threads);
+
 // The inputs of all layers of one length, made at first use and shared.
 class LayerInputs;
 std::shared_ptr<LayerInputs> make_layer_inputs(const BenchShape& shape, int64_t length);

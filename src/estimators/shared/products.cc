@@ -176,12 +176,16 @@ WeightProduct rows_of_product(const MatrixProduct& product, int64_t begin, int64
           .always_packed = true,
           .x_turned = a_turned,
           .weights_turned = is_dense(b, 1),
-          .weights_stride = b.stride(0)};
+          .weights_stride = b.stride(0),
+          .accumulates = product.accumulates};
 }
 
-void fill_with_bias(const MatrixProduct& product) {
+void add_bias_alone(const MatrixProduct& product) {
   for (int64_t m = 0; m < product.c.extent(0); ++m) {
-    for (int64_t n = 0; n < product.c.extent(1); ++n) product.c.set(product.bias == nullptr ? 0.0 : product.bias[n], m, n);
+    for (int64_t n = 0; n < product.c.extent(1); ++n) {
+      const double before = product.accumulates ? View2(product.c)(m, n) : 0.0;
+      product.c.set(before + (product.bias == nullptr ? 0.0 : product.bias[n]), m, n);
+    }
   }
 }
 
@@ -191,7 +195,7 @@ void multiply(const MatrixProduct& product, const RunOptions& run) {
   require(run.threads >= 0, "multiply: threads is {}, expected at least 0", run.threads);
   require_product(product);
   const int64_t rows = product.a.extent(0), depth = product.a.extent(1), columns = product.b.extent(1);
-  if (depth == 0) return fill_with_bias(product);
+  if (depth == 0) return add_bias_alone(product);
   if (rows == 0 || columns == 0) return;
   const Trace trace("multiply", "a", product.a);
   Executor& runner = run.executor != nullptr ? *run.executor : default_executor();

@@ -35,10 +35,12 @@ struct MatrixProduct {
   View2 b;
   const float* bias = nullptr;  // [N]; null: none
   MutView2 c;
+  bool accumulates = false;  // c += a b + bias
 };
 
 // Every element is one chain of multiply-adds in the order of K: its bits depend on its row of a and its column of b alone, and
-// are the same for any number of threads. Throws InvalidArgument if shapes or strides do not match.
+// are the same for any number of threads. With `accumulates` the chain goes on from what c holds: parts of K one after another
+// give the bits of the whole. Throws InvalidArgument if shapes or strides do not match.
 RAFFIA_SIBLING_API void multiply(const MatrixProduct& product, const RunOptions& run = {});
 
 }  // namespace raffia::internal

@@ -6,6 +6,7 @@
 #include "core/check.h"
 #include "raffia/tokenizer.h"
 #include "torch/nn/pieces.h"
+#include "torch/ops/cross_entropy.h"
 #include "torch/ops/linear_layer.h"
 
 namespace raffia::internal::nn {
@@ -43,6 +44,12 @@ Tensor mean_over_tokens(const Tensor& x, const Tensor& padding) {
   if (!padding.defined()) return x.mean(1);
   const Tensor tokens = padding.logical_not().to(x.scalar_type());
   return x.masked_fill(padding.unsqueeze(2), 0).sum(1) / tokens.sum(1, true).clamp_min(1);
+}
+
+// hidden [.., E], targets [..].
+TargetLoss loss_at(const Tensor& hidden, const Tensor& matrix, const Tensor& targets, double smoothing) {
+  const ops::CrossEntropy loss = ops::cross_entropy(hidden.reshape({-1, hidden.size(-1)}), matrix, targets.flatten(), smoothing);
+  return {loss.sum, loss.losses};
 }
 
 }  // namespace
@@ -93,6 +100,10 @@ Tensor LanguageModelImpl::hidden(const Tensor& ids, ModelState* state) {
 
 Tensor LanguageModelImpl::logits(const Tensor& hidden) { return ops::linear_layer(hidden, output_matrix(), {}); }
 
+TargetLoss LanguageModelImpl::loss(const Tensor& hidden, const Tensor& targets, double smoothing) {
+  return loss_at(hidden, output_matrix(), targets, smoothing);
+}
+
 Tensor LanguageModelImpl::forward(const Tensor& ids, ModelState* state) { return logits(hidden(ids, state)); }
 
 Tensor TranslatorImpl::encode(const Tensor& source) {
@@ -100,12 +111,20 @@ Tensor TranslatorImpl::encode(const Tensor& source) {
   return encoder_(embedding_(source), Surroundings{.padding = padding_of(source)}, nullptr);
 }
 
-Tensor TranslatorImpl::decode(const Tensor& target, const Tensor& encoded, const Tensor& source, ModelState* state) {
+Tensor TranslatorImpl::hidden(const Tensor& target, const Tensor& encoded, const Tensor& source, ModelState* state) {
   check_ids("target", target);
   check_ids("source", source);
   // Padding of targets comes after their tokens, which never see it.
   const Surroundings around{.context = encoded, .context_padding = padding_of(source)};
-  return ops::linear_layer(decoder_(embedding_(target), around, state), output_matrix(), {});
+  return decoder_(embedding_(target), around, state);
+}
+
+Tensor TranslatorImpl::decode(const Tensor& target, const Tensor& encoded, const Tensor& source, ModelState* state) {
+  return ops::linear_layer(hidden(target, encoded, source, state), output_matrix(), {});
+}
+
+TargetLoss TranslatorImpl::loss(const Tensor& source, const Tensor& target, const Tensor& expected, double smoothing) {
+  return loss_at(hidden(target, encode(source), source, nullptr), output_matrix(), expected, smoothing);
 }
 
 Tensor TranslatorImpl::forward(const Tensor& source, const Tensor& target) { return decode(target, encode(source), source); }

@@ -14,6 +14,13 @@
 
 namespace raffia::internal::nn {
 
+// The loss of a model at its targets, of which those that are -100 (the default ignore_index of torch's cross entropy) count
+// nothing.
+struct TargetLoss {
+  Tensor sum;     // scalar, differentiable
+  Tensor losses;  // [T], one for each target; constants
+};
+
 // The base class of all models.
 class ModelImpl : public torch::nn::Module {
  public:
@@ -47,6 +54,8 @@ class LanguageModelImpl : public ModelImpl {
   // The same before the output projection, [B, T, E]: losses may compute logits in parts.
   Tensor hidden(const Tensor& ids, ModelState* state = nullptr);
   Tensor logits(const Tensor& hidden);
+  // The cross entropy of logits(hidden) with targets [B, T], without all logits in memory.
+  TargetLoss loss(const Tensor& hidden, const Tensor& targets, double smoothing = 0);
 };
 
 // source [B, S], target [B, T] (shifted right) -> logits [B, T, vocabulary]. Padding is Tokenizer::kPad; in targets it comes
@@ -58,6 +67,11 @@ class TranslatorImpl : public ModelImpl {
   // With a state: `target` continues the tokens of earlier calls.
   Tensor decode(const Tensor& target, const Tensor& encoded, const Tensor& source, ModelState* state = nullptr);
   Tensor forward(const Tensor& source, const Tensor& target);
+  // The cross entropy of forward(source, target) with `expected` [B, T].
+  TargetLoss loss(const Tensor& source, const Tensor& target, const Tensor& expected, double smoothing = 0);
+
+ private:
+  Tensor hidden(const Tensor& target, const Tensor& encoded, const Tensor& source, ModelState* state);
 };
 
 // ids [B, T] -> logits [B, classes]: mean over tokens, without padding (Tokenizer::kPad). With config.pairs, ids of both texts:

@@ -1,36 +1,15 @@
 // torch.ops.raffia.linear_layer.
 #include "torch/ops/linear_layer.h"
 
-#include <algorithm>
-
 #include "estimators/shared/products.h"
 #include "kernels/layer_ops.h"
 #include "reference/layers.h"
 #include "torch/ops/differentiable.h"
 #include "torch/ops/executor.h"
+#include "torch/ops/rows.h"
 
 namespace raffia::internal::ops {
 namespace {
-
-constexpr int64_t kElementsPerTask = 1 << 15;  // of an activation: 10 to 20 microseconds
-
-// [.., E] as contiguous [T, E]: the same memory if it is contiguous already.
-Tensor as_rows(const Tensor& x) {
-  int64_t rows = 1;
-  for (const int64_t size : x.sizes().slice(0, static_cast<size_t>(x.dim()) - 1)) rows *= size;
-  return x.reshape({rows, x.size(-1)}).contiguous();
-}
-
-// a^T as a view.
-View2 turned(View2 a) { return {a.data(), a.dtype(), {a.extent(1), a.extent(0)}, {a.stride(1), a.stride(0)}}; }
-
-// task(first, count) for runs of rows on all threads.
-template <class Task>
-void for_rows(int64_t rows, int64_t columns, const Task& task) {
-  const int64_t count = std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, columns));
-  const auto run = [&](int64_t index, int) { task(index * count, std::min(count, rows - index * count)); };
-  torch_executor().run((rows + count - 1) / count, torch_executor().concurrency(), run);
-}
 
 struct LinearLayerOp {
   static constexpr const char* kName = "linear_layer";
@@ -120,10 +99,8 @@ TORCH_LIBRARY_FRAGMENT(raffia, library) {
 }  // namespace
 
 Tensor linear_layer(const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation) {
-  const bool is_ours =
-      x.scalar_type() == at::kFloat && weight.scalar_type() == at::kFloat && !x.is_cuda() && !at::autocast::is_cpu_enabled();
   const bool gelu = activation == Activation::gelu;
-  if (!is_ours) {
+  if (!is_ours(x, weight)) {
     const Tensor sums = at::linear(x, weight, or_none(bias));
     return gelu ? at::gelu(sums) : sums;
   }

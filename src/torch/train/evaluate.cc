@@ -7,10 +7,13 @@
 #include <numbers>
 
 #include "core/check.h"
+#include "torch/ops/cross_entropy.h"
 #include "torch/train/data.h"
 
 namespace raffia::internal::train {
 namespace {
+
+static_assert(kIgnore == ops::kIgnoredTarget);
 
 bool is_white(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
@@ -111,9 +114,7 @@ NllScore score_hidden(nn::LanguageModelImpl& model, const Tensor& hidden, const 
   const Tensor rows = hidden.flatten(0, 1), wanted = targets.flatten();  // [B T, E], [B T]
   NllScore score{.tokens = wanted.ne(kIgnore).sum().item<int64_t>()};
   for (int64_t begin = 0; begin < rows.size(0); begin += part) {
-    const Tensor logits = model.logits(rows.slice(0, begin, begin + part));
-    const auto options = torch::nn::functional::CrossEntropyFuncOptions().ignore_index(kIgnore).reduction(torch::kNone);
-    const Tensor losses = torch::nn::functional::cross_entropy(logits, wanted.slice(0, begin, begin + part), options);
+    const Tensor losses = model.loss(rows.slice(0, begin, begin + part), wanted.slice(0, begin, begin + part)).losses;
     score.nll += losses.sum(at::kDouble).item<double>();
   }
   return score;

@@ -1,6 +1,5 @@
 // Language models: predict the next token of a text.
 #include <fmt/format.h>
-#include <torch/nn/functional/loss.h>
 
 #include <algorithm>
 #include <array>
@@ -27,8 +26,6 @@
 
 namespace raffia::internal::train {
 namespace {
-
-namespace F = torch::nn::functional;
 
 bool stateful_of(const TrainOptions& options, const ModelConfig& config) {
   if (options.stateful == "auto") {
@@ -125,21 +122,20 @@ class LmTask : public TrainingTask {
       batch.input = split_->slice(batch.input).contiguous();
       batch.target = split_->slice(batch.target).contiguous();
     }
-    Tensor logits;
+    Tensor hidden;
     if (stateful_) {
       if (batch.first_of_epoch) {
         state_.clear();
         model_->redraw(static_cast<uint64_t>(index / batches_per_epoch()));
       }
-      logits = model_->forward(batch.input, &state_);
+      hidden = model_->hidden(batch.input, &state_);
       for (nn::AttentionState& state : state_) state = state.detached();
     } else {
       model_->redraw(static_cast<uint64_t>(index));
-      logits = model_->forward(batch.input);
+      hidden = model_->hidden(batch.input);
     }
-    const Tensor sum = F::cross_entropy(logits.flatten(0, 1), batch.target.flatten(),
-                                        F::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(smoothing_));
-    return {.sum = sum, .count = batch.target.numel(), .tokens = batch.target.numel()};
+    return {
+        .sum = model_->loss(hidden, batch.target, smoothing_).sum, .count = batch.target.numel(), .tokens = batch.target.numel()};
   }
 
   Metrics evaluate(const OnProgress& progress) override { return metrics(valid_, progress); }

@@ -1,6 +1,5 @@
 // Multi-query associative recall: how much an attention remembers, and over which distance. The data are generated.
 #include <fmt/format.h>
-#include <torch/nn/functional/loss.h>
 
 #include <algorithm>
 #include <map>
@@ -78,16 +77,13 @@ class RecallTrainingTask : public TrainingTask {
   }
 
   LossSum loss(int64_t index) override {
-    namespace F = torch::nn::functional;
     model_->redraw(static_cast<uint64_t>(index));
     const auto batch = train_->at(index);
     const Tensor places = batch.target.ne(kIgnore);
-    // Logits of the queries alone: [N, vocabulary].
-    const Tensor logits = model_->logits(model_->hidden(batch.input).index({places}));
+    // Of the queries alone: [N, E].
+    const Tensor hidden = model_->hidden(batch.input).index({places});
     const Tensor expected = batch.target.index({places});
-    return {.sum = F::cross_entropy(logits, expected, F::CrossEntropyFuncOptions().reduction(torch::kSum)),
-            .count = expected.numel(),
-            .tokens = batch.input.numel()};
+    return {.sum = model_->loss(hidden, expected).sum, .count = expected.numel(), .tokens = batch.input.numel()};
   }
 
   // Accuracy over all, then by number of pairs and distance.

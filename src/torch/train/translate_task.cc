@@ -1,6 +1,5 @@
 // Translators: sentences that are aligned by line.
 #include <fmt/format.h>
-#include <torch/nn/functional/loss.h>
 
 #include <algorithm>
 #include <memory>
@@ -23,7 +22,6 @@
 namespace raffia::internal::train {
 namespace {
 
-namespace F = torch::nn::functional;
 
 constexpr int64_t kPart = 32;  // pairs scored at once
 
@@ -124,9 +122,7 @@ class TranslateTask : public TrainingTask {
   }
 
   LossSum loss_of(const PairBatches::Batch& batch, double smoothing) {
-    const Tensor logits = model_->forward(batch.source, batch.target);
-    const auto options = F::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(smoothing).ignore_index(kIgnore);
-    return {.sum = F::cross_entropy(logits.flatten(0, 1), batch.expected.flatten(), options),
+    return {.sum = model_->loss(batch.source, batch.target, batch.expected, smoothing).sum,
             .count = batch.expected.ne(kIgnore).sum().item<int64_t>(),
             .tokens = batch.source.numel() + batch.target.numel()};
   }
