@@ -19,6 +19,7 @@ namespace raffia::internal {
 // What has a row of its own: a kernel file, or the part of one that is measured alone. `probe` is what measures the machine.
 enum class KernelOp : uint8_t {
   adamw,
+  cross_entropy,
   features,
   hybrid,
   integer_product,
@@ -44,6 +45,7 @@ struct IsaLimit {
 
 constexpr IsaLimit kIsaLimits[] = {
     {"adamw", KernelOp::adamw},
+    {"cross_entropy", KernelOp::cross_entropy},
     {"features", KernelOp::features},
     {"hybrid", KernelOp::hybrid},
     {"integer_product", KernelOp::integer_product},

@@ -48,8 +48,8 @@ void far_fold_backward(const LinearProblem& problem, size_t begin, size_t end, c
 size_t far_scratch_floats(const LinearProblem& problem);           // of far_read
 size_t far_backward_scratch_floats(const LinearProblem& problem);  // of the others
 
-// reach [heads] times the gates of the tokens [begin, end): their logits are rows [.., heads]; `present` is 0 for tokens that take
-// no part. `scratch` has room for the gates.
+// reach [heads] times the gates of the tokens [begin, end): their logits are rows [.., heads]; `present` is 0 for tokens that
+// take no part. `scratch` has room for the gates.
 void multiply_gates(const float* logits, size_t heads, const float* present, size_t begin, size_t end, float* reach,
                     float* scratch);
 
