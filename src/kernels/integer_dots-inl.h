@@ -62,6 +62,7 @@ HWY_INLINE void unpack_nibbles(const uint8_t* w, uint8_t* out) {
 //   kLongBlocks  blocks of columns in a vector of them
 //   kOffset      what was added to each element of the weights
 //   kDirectTokens  up to which rows are multiplied in place
+//   kInPlace     whether the bytes of a row are elements of a panel as they are
 //   LongX        a token's elements in the order in which those of kLongBlocks blocks of weights are unpacked; dots(w): the
 //   products
 //   start(x_sum), add(sum, w, x), total(sum, x_sum)  sums of a block of a panel: `x_sum` is that of the token's elements
@@ -77,7 +78,10 @@ struct ByteDots {
   static constexpr size_t kLongBlocks = W::kGroupScales ? 4 : 2;
   template <class W>
   static constexpr int kOffset = W::kGroupScales ? kNibbleZero : 128;
+  template <class W>
   static constexpr size_t kDirectTokens = 1;
+  template <class W>
+  static constexpr bool kInPlace = false;
 
   // Not an intrinsic: the only target of Highway 1.0.3 with newer instructions also lets the compiler use those of AVX-VNNI,
   // which CPUs with this one need not have.
@@ -149,7 +153,11 @@ struct SmallByteDots {
   static constexpr size_t kLongBlocks = W::kBlockBytes < kVecBytes ? kVecBytes / W::kBlockBytes : 1;
   template <class W>
   static constexpr int kOffset = W::kGroupScales ? kNibbleZero : 0;
-  static constexpr size_t kDirectTokens = 1;
+  // From the next number on a panel is faster (512 x 512, Zen 5).
+  template <class W>
+  static constexpr size_t kDirectTokens = kVecBytes == 16 && !W::kGroupScales ? 6 : 3;
+  template <class W>
+  static constexpr bool kInPlace = !W::kGroupScales;
 
 #if HWY_TARGET == HWY_AVX2
   static HWY_INLINE ShortVec pairs(hn::Vec<Bytes> w, hn::Vec<SignedBytes> x) {
@@ -233,7 +241,10 @@ struct PairDots {
   static constexpr size_t kLongBlocks = 1;
   template <class W>
   static constexpr int kOffset = W::kGroupScales ? kNibbleZero : 0;
+  template <class W>
   static constexpr size_t kDirectTokens = 3;
+  template <class W>
+  static constexpr bool kInPlace = false;
 
   template <class W>
   static HWY_INLINE IntVec start(int32_t x_sum) {

@@ -322,6 +322,11 @@ HWY_NOINLINE void pack_panel(const WeightMatrix& weights, const int64_t* rows, s
   Chunk chunk;
   for (size_t r = 0; r < kPanel; ++r) {
     const uint8_t* w = static_cast<const uint8_t*>(weights.row(rows[r])) + begin;
+    if (D::template kInPlace<W> && whole == count && reinterpret_cast<uintptr_t>(w) % alignof(float) == 0) {
+      for (size_t b = 0; b < count; b += 64 / W::kBlockBytes) hwy::Prefetch(w + ahead + b * W::kBlockBytes);
+      chunk.row[r] = reinterpret_cast<const float*>(w);
+      continue;
+    }
     float* lanes = unpacked + r * row_lanes;
     auto* out = reinterpret_cast<typename D::Element*>(lanes);
     for (size_t b = 0; b < whole; ++b) {
@@ -477,7 +482,7 @@ void panel_rows(const IntegerProduct& product, int64_t first, int64_t end, float
 template <class D, class W>
 void rows_by(const IntegerProduct& product, int64_t begin, int64_t end, float* scratch) {
   constexpr int64_t kTall = kIntegerPanels * kPanel;
-  if (product.tokens <= D::kDirectTokens) {
+  if (product.tokens <= D::template kDirectTokens<W>) {
     for (int64_t row = begin; row < end; row += kPanel) {
       for (size_t token = 0; token < product.tokens; ++token) one_token_tile<D, W>(product, token, row, end);
     }

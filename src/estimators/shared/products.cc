@@ -65,15 +65,19 @@ size_t scratch_of(const LinearTask& task) {
 }
 
 // The inputs of tasks with integer weights, quantised once each: projections of one input share it. `tasks` must outlive it.
-// Nothing is allocated for the few tokens of a step.
+// Nothing is allocated for one token.
 class QuantizedInputs {
  public:
   explicit QuantizedInputs(std::span<const LinearTask> tasks) : tasks_(tasks) {
     size_t floats = 0;
+    bool is_step = true;
     for (size_t i = 0; i < tasks.size(); ++i) {
-      if (is_first(i)) floats += floats_of(tasks[i].x);
+      if (!is_first(i)) continue;
+      floats += floats_of(tasks[i].x);
+      is_step = is_step && tasks[i].x.extent(0) <= 1;
     }
-    if (floats > kFewFloats) memory_ = many_.emplace(1, floats).of(0);
+    // With several tokens scratch is allocated anyway.
+    if (!is_step || floats > kFewFloats) memory_ = many_.emplace(1, floats).of(0);
   }
   QuantizedInputs(const QuantizedInputs&) = delete;
 
@@ -106,7 +110,7 @@ class QuantizedInputs {
  private:
   // Elements below which another thread costs more than it saves.
   static constexpr int64_t kMinQuantized = 1 << 14;
-  // 16 KiB: one token of any width up to 13,000, or four of 3,072.
+  // 16 KiB: a token of up to 13,000 columns.
   static constexpr size_t kFewFloats = 4096;
 
   bool has_input_of(size_t i, size_t task) const {
