@@ -93,8 +93,9 @@ struct Visits {
 
 // scores[h][t] = q_h . row t for the heads of q of each visit; `columns` is a multiple of 16.
 template <class Columns>
-HWY_NOINLINE void score_tokens(const float* HWY_RESTRICT q, TokenRows rows, const Visits& visits, Columns columns,
+HWY_NOINLINE void score_tokens(const float* HWY_RESTRICT q, const TokenRows& first, const Visits& visits, Columns columns,
                                StepAhead& ahead, float* HWY_RESTRICT scores) {
+  TokenRows rows = first;  // by reference: as a value it would be stored word by word and copied as a vector, which stalls
   const size_t q_step = visits.by_token ? 0 : visits.group * columns;
   const size_t score_step = visits.by_token ? kStepTokens : visits.group * kStepKeys;
   for (size_t n = 0; n < visits.count; ++n, rows.go_on(), q += q_step, scores += score_step) {
@@ -126,8 +127,9 @@ HWY_NOINLINE void score_tokens(const float* HWY_RESTRICT q, TokenRows rows, cons
 
 // sums[h] += weights[h][t] row t for the same heads; `columns` is a multiple of 16.
 template <class Columns>
-HWY_NOINLINE void add_tokens(const float* HWY_RESTRICT weights, TokenRows rows, const Visits& visits, Columns columns,
+HWY_NOINLINE void add_tokens(const float* HWY_RESTRICT weights, const TokenRows& first, const Visits& visits, Columns columns,
                              StepAhead& ahead, float* HWY_RESTRICT sums) {
+  TokenRows rows = first;
   const size_t sum_step = visits.by_token ? 0 : visits.group * columns;
   const size_t weight_step = visits.by_token ? kStepTokens : visits.group * kStepKeys;
   for (size_t n = 0; n < visits.count; ++n, rows.go_on(), weights += weight_step, sums += sum_step) {
