@@ -7,8 +7,8 @@
 //
 // Besides O(T) numbers, a call keeps O(T / chunk (D + V)) of summaries per head, for one sequence at a time. A forward pass of
 // several heads goes through the windows with all of them in turn and keeps the folded past of one boundary; that of a single
-// head, whose windows are divided between threads, and the backward pass keep O(T / window R V) of it. The backward pass computes
-// both again: its record is only logsumexp.
+// head, whose windows are divided between threads, keeps O(T / window R V) of it. The backward pass, whose record is only
+// logsumexp, computes summaries again and goes through the windows and back with the folded past (kernels/samples.h).
 #ifndef RAFFIA_ESTIMATORS_EVA_CAUSAL_H_
 #define RAFFIA_ESTIMATORS_EVA_CAUSAL_H_
 

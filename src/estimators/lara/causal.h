@@ -7,9 +7,9 @@
 //   part 2       queries over the samples of windows before theirs, with the weights and values of that boundary
 //
 // A forward pass of several heads goes through the windows with all of them in turn and keeps the samples of one boundary. That
-// of a single head, whose windows are divided between threads, keeps O(T / window S V) of samples at boundaries besides O(T)
-// numbers. The backward pass, which computes them again (its record is only logsumexp), keeps O(T / window S (D + V)) per head,
-// for one sequence at a time.
+// of a single head, whose windows are divided between threads, and that without streaming keep O(T / window S V) of samples at
+// boundaries besides O(T) numbers. The backward pass goes through the windows once more and back (kernels/samples.h): its record
+// is only logsumexp, and it keeps the log weights of samples at boundaries, but no values.
 #ifndef RAFFIA_ESTIMATORS_LARA_CAUSAL_H_
 #define RAFFIA_ESTIMATORS_LARA_CAUSAL_H_
 
