@@ -232,6 +232,7 @@ void add_keys_backward(const SampleGradients& gradients, const SampleKeys& keys,
     if (keys.dmixture != nullptr) add_column_sums(at.dscores, tokens, nullptr, -1.0f, count, keys.dmixture + begin);
   }
   put_with_norms(at, tokens, samples.dim, add.scale, keys.dk);
+  if (keys.dv.data == nullptr) return;
   for (size_t m = 0; m < tokens; ++m) add_scaled(at.dy + m * value_columns, 1.0f, samples.value_dim, keys.dv, m);
 }
 

@@ -7,8 +7,8 @@
 //
 // Besides O(T) numbers, a call keeps O(T / chunk (D + V)) of summaries per head, for one sequence at a time. A forward pass of
 // several heads goes through the windows with all of them in turn and keeps the folded past of one boundary; that of a single
-// head, whose windows are divided between threads, and the backward pass keep O(T / window R V) of it. The backward pass computes
-// both again: its record is only logsumexp.
+// head, whose windows are divided between threads, keeps O(T / window R V) of it. The backward pass, whose record is only
+// logsumexp, computes summaries again and goes through the windows and back with the folded past (kernels/samples.h).
 #ifndef RAFFIA_ESTIMATORS_EVA_CAUSAL_H_
 #define RAFFIA_ESTIMATORS_EVA_CAUSAL_H_
 
@@ -19,6 +19,7 @@
 #include "estimators/shared/drawn_rows.h"
 #include "estimators/shared/running_samples.h"
 #include "estimators/shared/sample_states.h"
+#include "estimators/shared/sample_sweep.h"
 #include "estimators/shared/windows.h"
 #include "raffia/eva.h"
 
@@ -85,7 +86,7 @@ class EvaSequence {
   // backward pass has room for the state at every boundary, the forward pass for the first and the last one.
   void prepare_folds(const WindowState* state, int64_t entry, bool every_boundary);
 
-  void fold(bool keep_partials);
+  void fold();
 
   // One query head on its way through the windows.
   struct RunningHead {
@@ -105,6 +106,10 @@ class EvaSequence {
   void run_turn(const Stretch& s, int64_t begin, int64_t end, const TurnNorms& norms, int64_t next, RunningHead& head,
                 float* scratch) const;
 
+  // Weights and values of the folded past before the first window.
+  void fill_folded(int64_t h, const RunningSamples& folded) const;
+  // The summaries of a window in the place of keys.
+  KeySource folded_keys(int64_t chunk, int64_t g, int64_t h) const;
   void fold_until(int64_t folds, RunningHead& head, float* scratch) const;
 
   // Samples over the summaries of each window that is folded.
@@ -120,8 +125,18 @@ class EvaSequence {
   // Queries over the folded past of their window.
   SoftmaxPart folded_part(const Stretch& s, int64_t from, const Array<3>& norms, int64_t member) const;
 
-  void backward_stretch(const Stretch& s, const Array<4>& dkeys, const Array<4>& dvalues, const Array<3>& dweights,
-                        const Array<4>& dfolded) const;
+  void backward_stretch(const Stretch& s, const Array<4>& dkeys, const Array<4>& dvalues) const;
+
+  // Backward: one query head on its way through the windows and back.
+  struct SweepingHead {
+    int64_t head;
+    const SampleSweep& sweep;
+  };
+  void sweep(const Array<4>& dkeys, const Array<4>& dvalues) const;
+  void sweep_head(const SweepingHead& head, const std::vector<Array<3>>& norms, const Array<4>& dkeys, const Array<4>& dvalues,
+                  float* scratch) const;
+  SampleAdd fold_of(int64_t fold, const SweepingHead& head) const;
+  SampleQueries queries_of(const Stretch& s, int64_t j, View3 norms, int64_t h) const;
 
   const WindowedCall& call_;
   const CausalEvaOptions& options_;
@@ -137,8 +152,6 @@ class EvaSequence {
   int64_t first_boundary_ = 0, folds_ = 0;  // state n of the folded past is that of window first_boundary + n
   Array<3> weights_, fold_bias_;            // [folds + 1, R, G], [1, C, G]
   Array<4> folded_;                         // [folds + 1, R, H, V]
-  Array<3> partial_weights_;                // [folds, R, G]
-  Array<4> partial_values_;                 // [folds, R, H, V]
 };
 
 }  // namespace raffia::internal

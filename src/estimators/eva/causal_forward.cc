@@ -56,10 +56,7 @@ void EvaSequence::run_heads(int64_t begin, int64_t end, float* memory) const {
     own += RunningSamples::floats(shape);
     heads.push_back({h, packed_summaries(h, own, scratch), folded});
     own += packed_floats();
-    for (int64_t r = 0; r < static_cast<int64_t>(shape.samples); ++r) {
-      heads.back().folded.log_weights()[r] = weights_.data()[r * G + g];
-      heads.back().folded.set_value(static_cast<size_t>(r), folded_.data() + (r * H + h) * V);
-    }
+    fill_folded(h, folded);
   }
   const int64_t turn = windows_per_turn(call_);
   for (const Stretch& s : windows_.stretches()) {
@@ -132,13 +129,25 @@ void EvaSequence::run_turn(const Stretch& s, int64_t begin, int64_t end, const T
   }
 }
 
+void EvaSequence::fill_folded(int64_t h, const RunningSamples& folded) const {
+  const int64_t G = call_.groups, H = call_.heads, V = call_.value_dim;
+  for (int64_t r = 0; r < static_cast<int64_t>(folded.packed().count); ++r) {
+    folded.log_weights()[r] = weights_.data()[r * G + h / call_.group];
+    folded.set_value(static_cast<size_t>(r), folded_.data() + (r * H + h) * V);
+  }
+}
+
+KeySource EvaSequence::folded_keys(int64_t chunk, int64_t g, int64_t h) const {
+  return {rows_of<Rows>(keys_.view(), 0, chunk, g),
+          rows_of<Rows>(values_.view(), 0, chunk, h),
+          {.bias = column_of<Rows>(fold_bias_.view(), 0, chunk, g)}};
+}
+
 void EvaSequence::fold_until(int64_t folds, RunningHead& head, float* scratch) const {
   const int64_t h = head.head, g = h / call_.group;
   for (; head.folds < folds; ++head.folds) {
     const int64_t chunk = head.folds * per_;
-    const KeySource keys{rows_of<Rows>(keys_.view(), 0, chunk, g),
-                         rows_of<Rows>(values_.view(), 0, chunk, h),
-                         {.bias = column_of<Rows>(fold_bias_.view(), 0, chunk, g)}};
+    const KeySource keys = folded_keys(chunk, g, h);
     head.folded.add(keys, static_cast<size_t>(per_), static_cast<size_t>(options_.features), 1.0F, log_decay(), nullptr, scratch);
   }
 }

@@ -62,9 +62,9 @@ EvaSequence::EvaSequence(const WindowedCall& call, const CausalEvaOptions& optio
   for (const Stretch& s : windows.stretches()) summarise(s);
   if (options.summaries == 0) return;
   first_boundary_ = std::max<int64_t>(0, kept_ - before);
-  const bool folds_later = !keep_partials && windows.in_turn();  // in forward_all()
+  const bool folds_later = keep_partials || windows.in_turn();  // in forward_all()
   if (complete >= first_boundary_) prepare_folds(state, entry, !folds_later);
-  if (!folds_later && folds_ > 0) fold(keep_partials);
+  if (!folds_later && folds_ > 0) fold();
 }
 
 void EvaSequence::save(WindowState& state, int64_t entry) const {
@@ -130,13 +130,8 @@ void EvaSequence::prepare_folds(const WindowState* state, int64_t entry, bool ev
   }
 }
 
-void EvaSequence::fold(bool keep_partials) {
-  SampleStates partials{entries_from(weights_.view(), 1), entries_from(folded_.view(), 1)};
-  if (keep_partials) {
-    partial_weights_ = Array<3>({folds_, options_.features, call_.groups});
-    partial_values_ = Array<4>({folds_, options_.features, call_.heads, call_.value_dim});
-    partials = {partial_weights_.view(), partial_values_.view()};
-  }
+void EvaSequence::fold() {
+  const SampleStates partials{entries_from(weights_.view(), 1), entries_from(folded_.view(), 1)};
   for (int64_t member = 0; member < call_.group; ++member) {
     forward_in_slabs(fold_part(member), heads_of(partials.values, member), partials.log_weights);
   }

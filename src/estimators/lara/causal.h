@@ -7,9 +7,9 @@
 //   part 2       queries over the samples of windows before theirs, with the weights and values of that boundary
 //
 // A forward pass of several heads goes through the windows with all of them in turn and keeps the samples of one boundary. That
-// of a single head, whose windows are divided between threads, keeps O(T / window S V) of samples at boundaries besides O(T)
-// numbers. The backward pass, which computes them again (its record is only logsumexp), keeps O(T / window S (D + V)) per head,
-// for one sequence at a time.
+// of a single head, whose windows are divided between threads, and that without streaming keep O(T / window S V) of samples at
+// boundaries besides O(T) numbers. The backward pass goes through the windows once more and back (kernels/samples.h): its record
+// is only logsumexp, and it keeps the log weights of samples at boundaries, but no values.
 #ifndef RAFFIA_ESTIMATORS_LARA_CAUSAL_H_
 #define RAFFIA_ESTIMATORS_LARA_CAUSAL_H_
 
@@ -72,12 +72,8 @@ class LaraSequence {
 
   void propose_backward(const Array<4>& dw, const Array<4>& dmeans) const;
 
-  // Samples over the proposals of each new window; logsumexp alone is wanted.
-  SoftmaxPart mixture_part() const;
-  // New samples over the proposals of the state.
-  SoftmaxPart old_mixture_part() const;
-  MutView4 nothing(int64_t entries, int64_t rows) const { return MutView4(w_.data(), {entries, rows, call_.heads, 0}); }
-
+  // Proposals of one head from `first` on, in the place of keys: their log xi at a sample, and log per.
+  KeySource proposals_from(int64_t first, int64_t h) const;
   void mix(const WindowState* state, int64_t entry);
 
   void mix_backward(const Array<3>& dmixtures, const Array<4>& dw, const Array<4>& dmeans) const;
@@ -145,9 +141,6 @@ class LaraSequence {
 
   static void add(const float* from, float* to, int64_t count);
 
-  // dw += the shares [N, S, H, D] of all windows.
-  void add_shares(const Array<4>& shares, const Array<4>& dw) const;
-
   const WindowedCall& call_;
   const CausalLaraOptions& options_;
   const SequenceWindows& windows_;
@@ -161,7 +154,6 @@ class LaraSequence {
   std::vector<uint8_t> alive_;         // [P]: the proposal has tokens
   Array<3> mean_bias_;                 // [1, P, H]: log per - |mu|^2 / 2
   Array<3> mixtures_;                  // [new windows + 1, S, H]: b_s at boundaries, from the first of the call on
-  Array<3> mixture_partials_;          // [new windows, S, H]
   Array<3> weights_;                   // [complete + 1, S, H]: l_s at boundaries; not streaming: log z_s
   Array<3> full_weights_;              // not streaming: l_s
   Array<4> values_;                    // [complete + 1, S, H, V]: f_s

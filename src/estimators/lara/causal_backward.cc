@@ -161,30 +161,45 @@ void LaraSequence::sweep_left(const SweptWindow& at, const Array<3>& dmixtures, 
   if (queries.count > 0) head.sweep.gather(queries, at.token_of_queries(call_.window), static_cast<size_t>(window), scratch);
 }
 
+// The mixture of a boundary is a log weight: its gradient joins that of later boundaries on the way back through the windows.
 void LaraSequence::mix_backward(const Array<3>& dmixtures, const Array<4>& dw, const Array<4>& dmeans) const {
   if (new_windows_ == 0) return;
-  const int64_t H = call_.heads, D = call_.dim;
-  merge_windows_backward({mixture_partials_.view(), nothing(new_windows_, samples_)}, 0.0F,
-                         {mixtures_.view(), nothing(new_windows_ + 1, samples_)},
-                         {dmixtures.view(), nothing(new_windows_ + 1, samples_)}, call_.workers());
-  const Array<4> shares({new_windows_, samples_, H, D});
-  const Array<3> dbias({1, proposals_, H}, 0.0F);
-  backward_in_slabs(mixture_part(), nothing(new_windows_, samples_), mixture_partials_.view(), nothing(new_windows_, samples_),
-                    entries_from(dmixtures.view(), 1),
-                    {.q = shares.view(),
-                     .k = entries_from(windowed(dmeans.view(), call_.chunks()), old_windows_),
-                     .key_bias = entries_from(windowed(dbias.view(), call_.chunks()), old_windows_)},
-                    {.k = true});
-  add_shares(shares, dw);
-  if (old_windows_ > 0) {
-    const Array<3> old_logsumexp({1, samples_, H});
-    std::copy_n(mixtures_.data(), samples_ * H, old_logsumexp.data());
-    backward(old_mixture_part(), nothing(1, samples_), old_logsumexp.view(), nothing(1, samples_),
-             View3(dmixtures.data(), {1, samples_, H}), {.q = dw.view()}, {.q = true});
-  }
-  const int64_t old_proposals = old_windows_ * call_.chunks();
-  add_half_norms_backward(means_.view(), 1.0F, dbias.view(), {{0, old_proposals, proposals_ - old_proposals, {}}}, dmeans.view(),
-                          call_.workers());
+  const Workers workers = call_.workers();
+  const int64_t S = samples_, H = call_.heads, D = call_.dim, old_samples = old_windows_ * per_;
+  // Boundary 0 of the sweep comes before all proposals, boundary n + 1 is that of mixture n.
+  const SampleSweep::Shape shape{.samples = {static_cast<size_t>(S), static_cast<size_t>(D), 0},
+                                 .windows = static_cast<size_t>(new_windows_ + 1)};
+  const size_t floats = SampleSweep::floats(shape);
+  const Scratch memory(workers.count(), floats + SampleSweep::scratch_floats(shape.samples));
+  workers.run(H, memory, [&](int64_t h, float* own) {
+    const SampleSweep sweep(shape, rows_of<Rows>(w_.view(), 0, 0, h), own, own + floats);
+    const auto add = [&](int64_t first, int64_t count, int64_t boundary) {
+      sweep.add_backward({.add = {.samples = sweep.samples().packed(),
+                                  .present = static_cast<size_t>(S),
+                                  .keys = proposals_from(first, h),
+                                  .count = static_cast<size_t>(count)},
+                          .dk = rows_of<MutRows>(dmeans.view(), 0, first, h)},
+                         static_cast<size_t>(boundary), own + floats);
+    };
+    sweep.mark(0);
+    for (int64_t n = 0; n <= new_windows_; ++n) {
+      for (int64_t s = 0; s < S; ++s) sweep.samples().log_weights()[s] = mixtures_.entry(n)[s * H + h];
+      sweep.mark(static_cast<size_t>(n + 1));
+    }
+    for (int64_t n = new_windows_; n-- > 0;) {
+      sweep.receive(dmixtures.entry(n + 1) + h, H);
+      add(old_windows_ * call_.chunks() + n * call_.chunks(), call_.chunks(), n + 1);
+    }
+    if (old_windows_ > 0) {  // mixtures of old samples are constants
+      sweep.receive(dmixtures.entry(0) + h, H);
+      for (int64_t s = 0; s < S; ++s) {
+        sweep.samples().log_weights()[s] = s < old_samples ? kNone : mixtures_.data()[s * H + h];
+      }
+      sweep.mark(1);
+      add(0, old_windows_ * call_.chunks(), 0);
+    }
+    for (int64_t s = 0; s < S; ++s) LaraSequence::add(sweep.dw(static_cast<size_t>(s)), dw.data() + (s * H + h) * D, D);
+  });
 }
 
 void LaraSequence::propose_backward(const Array<4>& dw, const Array<4>& dmeans) const {
@@ -204,14 +219,6 @@ void LaraSequence::propose_backward(const Array<4>& dw, const Array<4>& dmeans) 
     add_chunk_means_backward(dmeans.view(), call_.root, tokens, s.dq, call_.workers());
     add_chunk_means_backward(dkey_means.view(), call_.root, tokens, s.dk, call_.workers());
   }
-}
-
-void LaraSequence::add_shares(const Array<4>& shares, const Array<4>& dw) const {
-  const Workers workers = call_.workers();
-  const int64_t row = call_.heads * call_.dim;
-  workers.run(samples_, Scratch(workers.count(), 0), [&](int64_t s, float*) {
-    for (int64_t n = 0; n < shares.view().extent(0); ++n) add(shares.entry(n) + s * row, dw.data() + s * row, row);
-  });
 }
 
 }  // namespace raffia::internal

@@ -96,31 +96,14 @@ void LaraSequence::propose(const float* noise) {
   }
 }
 
-SoftmaxPart LaraSequence::mixture_part() const {
-  SoftmaxPart part{.q = repeated(View4(w_.view()), new_windows_),
-                   .k = entries_from(windowed(View4(means_.view()), call_.chunks()), old_windows_),
-                   .v = nothing(new_windows_, call_.chunks()),
-                   .key_bias = entries_from(windowed(View3(mean_bias_.view()), call_.chunks()), old_windows_),
-                   .workers = call_.workers()};
-  const Visibility visible = Visibility::all(static_cast<size_t>(samples_), static_cast<size_t>(call_.chunks()));
-  for (int64_t n = 0; n < new_windows_; ++n) part.sequences.push_back({n, 0, 0, visible});
-  return part;
-}
-
-SoftmaxPart LaraSequence::old_mixture_part() const {
-  const int64_t old_samples = old_windows_ * per_, old_proposals = old_windows_ * call_.chunks();
-  return {.q = w_.view(),
-          .k = means_.view(),
-          .v = nothing(1, proposals_),
-          .key_bias = mean_bias_.view(),
-          .sequences = {{0, old_samples, 0,
-                         Visibility::all(static_cast<size_t>(samples_ - old_samples), static_cast<size_t>(old_proposals))}},
-          .workers = call_.workers()};
+KeySource LaraSequence::proposals_from(int64_t first, int64_t h) const {
+  return {
+      .k = rows_of<Rows>(means_.view(), 0, first, h), .v = {}, .mask = {.bias = column_of<Rows>(mean_bias_.view(), 0, first, h)}};
 }
 
 void LaraSequence::mix(const WindowState* state, int64_t entry) {
-  const int64_t H = call_.heads;
-  mixtures_ = Array<3>({new_windows_ + 1, samples_, H}, kNone);
+  const int64_t S = samples_, H = call_.heads, old_proposals = old_windows_ * call_.chunks();
+  mixtures_ = Array<3>({new_windows_ + 1, S, H}, kNone);
   if (old_windows_ > 0) {
     rows_of_heads(1).load(*state, WindowPart::mixtures, entry, 0, old_windows_ * per_, mixtures_.data());
   }
@@ -131,19 +114,26 @@ void LaraSequence::mix(const WindowState* state, int64_t entry) {
   for (int64_t i = 0; i < proposals_ * H; ++i) {
     mean_bias_.data()[i] = alive_[static_cast<size_t>(i / H)] != 0 ? mean_bias_.data()[i] + log_per : kNone;
   }
-  if (old_windows_ > 0) {
-    const Array<3> initial({1, samples_, H});
-    forward(old_mixture_part(), nothing(1, samples_), initial.view());
-    std::copy(initial.data() + old_windows_ * per_ * H, initial.data() + samples_ * H,
-              mixtures_.data() + old_windows_ * per_ * H);
-  }
-  SampleStates partials = {entries_from(mixtures_.view(), 1), nothing(new_windows_, samples_)};
-  if (keep_partials_) {
-    mixture_partials_ = Array<3>({new_windows_, samples_, H});
-    partials.log_weights = mixture_partials_.view();
-  }
-  forward_in_slabs(mixture_part(), partials.values, partials.log_weights);
-  merge_windows(partials, 0.0F, {mixtures_.view(), nothing(new_windows_ + 1, samples_)}, call_.workers());
+  // Samples without values, to which proposals are added in the place of keys.
+  const Workers workers = call_.workers();
+  const RunningSamples::Shape shape{static_cast<size_t>(S), static_cast<size_t>(call_.dim), 0};
+  const size_t floats = RunningSamples::floats(shape), all = static_cast<size_t>(S);
+  workers.run(H, Scratch(workers.count(), floats + RunningSamples::scratch_floats(shape)), [&](int64_t h, float* memory) {
+    const RunningSamples samples(shape, rows_of<Rows>(w_.view(), 0, 0, h), memory, memory + floats);
+    const auto store = [&](int64_t boundary, int64_t first) {
+      for (int64_t s = first; s < S; ++s) mixtures_.entry(boundary)[s * H + h] = samples.log_weights()[s];
+    };
+    if (old_proposals > 0) {  // those of old samples are known
+      samples.add(proposals_from(0, h), static_cast<size_t>(old_proposals), all, 1.0F, 0.0F, nullptr, memory + floats);
+      store(0, old_windows_ * per_);
+      for (int64_t s = 0; s < S; ++s) samples.log_weights()[s] = mixtures_.data()[s * H + h];
+    }
+    for (int64_t n = 0; n < new_windows_; ++n) {
+      samples.add(proposals_from(old_proposals + n * call_.chunks(), h), static_cast<size_t>(call_.chunks()), all, 1.0F, 0.0F,
+                  nullptr, memory + floats);
+      store(n + 1, 0);
+    }
+  });
 }
 
 void LaraSequence::add(const float* from, float* to, int64_t count) {

@@ -85,6 +85,13 @@ void SampleSweep::gather(SampleQueries queries, size_t at, size_t window, float*
   for_pieces(queries, at, window, [&](const SampleQueries& piece) { gather_queries(gradients_, piece, scratch); });
 }
 
+void SampleSweep::receive(const float* dlog_weights, int64_t stride) const {
+  // D is what gradients of logits are lessened by.
+  for (size_t s = 0; s < samples_.packed().count; ++s) {
+    gradients_.from_weights[s] -= dlog_weights[static_cast<int64_t>(s) * stride];
+  }
+}
+
 void SampleSweep::add_backward(SampleKeys keys, size_t window, float* scratch) const {
   keys.log_weights = log_weights(window + 1);
   const size_t count = keys.add.count;

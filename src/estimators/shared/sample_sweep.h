@@ -39,6 +39,8 @@ class SampleSweep {
   // The keys of window number `window`, in whole; `keys.first` is 0.
   void add(SampleAdd keys, size_t window, float* scratch) const;
 
+  // The gradient of log weights at the boundary where the sweep is on its way back; that of sample s is dlog_weights[s stride].
+  void receive(const float* dlog_weights, int64_t stride) const;
   // From right to left: first the keys of a window, then its queries.
   void add_backward(SampleKeys keys, size_t window, float* scratch) const;
   void gather(SampleQueries queries, size_t at, size_t window, float* scratch) const;

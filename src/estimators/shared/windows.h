@@ -257,12 +257,6 @@ SoftmaxPart own_window_part(const WindowedCall& call, const Stretch& stretch);
 
 // Parts of many sequences with few keys each, a few at a time, so that packed keys and queries stay small.
 void forward_in_slabs(const SoftmaxPart& part, MutView4 out, MutView3 logsumexp, Start start = Start::anew);
-void backward_in_slabs(const SoftmaxPart& part, View4 out, View3 logsumexp, View4 dout, View3 dlogsumexp,
-                       const SoftmaxGradients& gradients, Additions additions);
-
-// dbias [1, tokens, H] of a bias that a part adds to all logits of a query, from the output of the part alone:
-//   exp(part_logsumexp - logsumexp) (dout . part_out - dout . out);  0 if the part has no keys
-void query_bias_gradients(const WindowedCall& call, const Stretch& stretch, View4 part_out, View3 part_logsumexp, MutView3 dbias);
 
 // Keys that a query sees besides its window, heads in the order of memory.
 struct StepKeys {
