@@ -28,6 +28,7 @@ enum class KernelOp : uint8_t {
   linear_backward,
   linear_step,
   noise,
+  norm_backward,
   probe,
   product,
   sample_merge,
@@ -44,23 +45,12 @@ struct IsaLimit {
 };
 
 constexpr IsaLimit kIsaLimits[] = {
-    {"adamw", KernelOp::adamw},
-    {"cross_entropy", KernelOp::cross_entropy},
-    {"features", KernelOp::features},
-    {"hybrid", KernelOp::hybrid},
-    {"integer_product", KernelOp::integer_product},
-    {"layer_ops", KernelOp::layer_ops},
-    {"linear", KernelOp::linear},
-    {"linear_backward", KernelOp::linear_backward},
-    {"linear_step", KernelOp::linear_step},
-    {"noise", KernelOp::noise},
-    {"probe", KernelOp::probe},
-    {"product", KernelOp::product},
-    {"sample_merge", KernelOp::sample_merge},
-    {"samples", KernelOp::samples},
-    {"softmax", KernelOp::softmax},
-    {"softmax_backward", KernelOp::softmax_backward},
-    {"softmax_step", KernelOp::softmax_step},
+    {"adamw", KernelOp::adamw},     {"cross_entropy", KernelOp::cross_entropy},       {"features", KernelOp::features},
+    {"hybrid", KernelOp::hybrid},   {"integer_product", KernelOp::integer_product},   {"layer_ops", KernelOp::layer_ops},
+    {"linear", KernelOp::linear},   {"linear_backward", KernelOp::linear_backward},   {"linear_step", KernelOp::linear_step},
+    {"noise", KernelOp::noise},     {"norm_backward", KernelOp::norm_backward},       {"probe", KernelOp::probe},
+    {"product", KernelOp::product}, {"sample_merge", KernelOp::sample_merge},         {"samples", KernelOp::samples},
+    {"softmax", KernelOp::softmax}, {"softmax_backward", KernelOp::softmax_backward}, {"softmax_step", KernelOp::softmax_step},
 };
 constexpr size_t kKernelOps = std::size(kIsaLimits);
 

@@ -40,7 +40,12 @@ HWY_INLINE float sum_columns(size_t columns, const Body& body) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
 }
 
-HWY_INLINE void layer_norm_row(const float* x, const float* weight, const float* bias, float eps, size_t columns, float* y) {
+// What a row is normalised by: (x - mean) inverse. RMS norm: mean 0.
+struct NormOfRow {
+  float mean, inverse;
+};
+
+HWY_INLINE NormOfRow layer_norm_of(const float* x, float eps, size_t columns) {
   const Tag d;
   const float count = static_cast<float>(columns);
   const float mean_x = sum_columns(columns, [&](size_t i, size_t left) HWY_ATTR { return load_some(x + i, left); }) / count;
@@ -52,7 +57,21 @@ HWY_INLINE void layer_norm_row(const float* x, const float* weight, const float*
                                        return left >= kLanes ? square : hn::IfThenElseZero(hn::FirstN(d, left), square);
                                      }) /
                          count;
-  const Vec inverse = hn::Set(d, 1.0f / std::sqrt(variance + eps));
+  return {mean_x, 1.0f / std::sqrt(variance + eps)};
+}
+
+HWY_INLINE NormOfRow rms_norm_of(const float* x, float eps, size_t columns) {
+  const float squares = sum_columns(columns, [&](size_t i, size_t left) HWY_ATTR {
+    const Vec v = load_some(x + i, left);
+    return hn::Mul(v, v);
+  });
+  return {0, 1.0f / std::sqrt(squares / static_cast<float>(columns) + eps)};
+}
+
+HWY_INLINE void layer_norm_row(const float* x, const float* weight, const float* bias, float eps, size_t columns, float* y) {
+  const Tag d;
+  const NormOfRow norm = layer_norm_of(x, eps, columns);
+  const Vec mean = hn::Set(d, norm.mean), inverse = hn::Set(d, norm.inverse);
   map_columns(columns, y, [&](size_t i, size_t left) HWY_ATTR {
     const Vec normal = hn::Mul(hn::Sub(load_some(x + i, left), mean), inverse);
     const Vec added = bias == nullptr ? hn::Zero(d) : load_some(bias + i, left);
@@ -61,12 +80,7 @@ HWY_INLINE void layer_norm_row(const float* x, const float* weight, const float*
 }
 
 HWY_INLINE void rms_norm_row(const float* x, const float* weight, float eps, size_t columns, float* y) {
-  const Tag d;
-  const float squares = sum_columns(columns, [&](size_t i, size_t left) HWY_ATTR {
-    const Vec v = load_some(x + i, left);
-    return hn::Mul(v, v);
-  });
-  const Vec inverse = hn::Set(d, 1.0f / std::sqrt(squares / static_cast<float>(columns) + eps));
+  const Vec inverse = hn::Set(Tag(), rms_norm_of(x, eps, columns).inverse);
   map_columns(columns, y, [&](size_t i, size_t left) HWY_ATTR {
     return hn::Mul(hn::Mul(load_some(x + i, left), inverse), load_some(weight + i, left));
   });

@@ -70,12 +70,11 @@ void swiglu_rows(RowsShape shape, FloatRows gate, FloatRows up, MutFloatRows y) 
   }
 }
 
-void add_to_rows(RowsShape shape, FloatRows x, MutFloatRows y) {
+void sum_of_rows(RowsShape shape, FloatRows a, FloatRows b, MutFloatRows y) {
   for (size_t t = 0; t < shape.rows; ++t) {
-    const float* from = x[t];
-    float* to = y[t];
-    map_columns(shape.columns, to,
-                [&](size_t i, size_t left) HWY_ATTR { return hn::Add(load_some(to + i, left), load_some(from + i, left)); });
+    const float *first = a[t], *second = b[t];
+    map_columns(shape.columns, y[t],
+                [&](size_t i, size_t left) HWY_ATTR { return hn::Add(load_some(second + i, left), load_some(first + i, left)); });
   }
 }
 
@@ -125,7 +124,7 @@ HWY_EXPORT(rms_norm_rows);
 HWY_EXPORT(gelu_rows);
 HWY_EXPORT(gelu_backward_rows);
 HWY_EXPORT(swiglu_rows);
-HWY_EXPORT(add_to_rows);
+HWY_EXPORT(sum_of_rows);
 HWY_EXPORT(rotate_token);
 HWY_EXPORT(convolve_rows);
 
@@ -211,11 +210,14 @@ void swiglu(View2 gate, View2 up, MutView2 y) {
   chosen(KernelOp::layer_ops, HWY_DISPATCH_TABLE(swiglu_rows))(shape_of(gate), rows_of(gate), rows_of(up), rows_of(y));
 }
 
-void add_rows(View2 x, MutView2 y) {
-  require_rows("add_rows", "x", x, x.shape(), "its own");
-  require_rows("add_rows", "y", y, x.shape(), "shape of x");
-  chosen(KernelOp::layer_ops, HWY_DISPATCH_TABLE(add_to_rows))(shape_of(x), rows_of(x), rows_of(y));
+void sum_rows(View2 a, View2 b, MutView2 y) {
+  require_rows("sum_rows", "a", a, a.shape(), "its own");
+  require_rows("sum_rows", "b", b, a.shape(), "shape of a");
+  require_rows("sum_rows", "y", y, a.shape(), "shape of a");
+  chosen(KernelOp::layer_ops, HWY_DISPATCH_TABLE(sum_of_rows))(shape_of(a), rows_of(a), rows_of(b), rows_of(y));
 }
+
+void add_rows(View2 x, MutView2 y) { sum_rows(x, y, y); }
 
 Rotary::Rotary(int64_t head_dim, double base) : head_dim_(head_dim) {
   require(head_dim >= 0 && head_dim % 2 == 0, "Rotary: head_dim is {}, expected an even number", head_dim);

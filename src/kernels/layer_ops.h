@@ -33,6 +33,9 @@ RAFFIA_SIBLING_API void gelu_backward(View2 x, View2 dy, MutView2 dx);
 // y = gate sigmoid(gate) up.
 RAFFIA_SIBLING_API void swiglu(View2 gate, View2 up, MutView2 y);
 
+// y = a + b.
+RAFFIA_SIBLING_API void sum_rows(View2 a, View2 b, MutView2 y);
+
 // y += x.
 RAFFIA_SIBLING_API void add_rows(View2 x, MutView2 y);
 

@@ -37,7 +37,8 @@ void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
   const bool projects = has_projection(task.map.kind);
   const auto projection_of = [&](size_t i) HWY_ATTR { return projected + i * padded_rows; };
   for (size_t i = 0; projects && i + 2 <= vectors; i += 2) {
-    multiply_vectors<2>(task.map.weights, task.map.rows, dim, {x + i * dim, x + (i + 1) * dim}, {projection_of(i), projection_of(i + 1)});
+    multiply_vectors<2>(task.map.weights, task.map.rows, dim, {x + i * dim, x + (i + 1) * dim},
+                        {projection_of(i), projection_of(i + 1)});
   }
   if (projects && vectors % 2 == 1) {
     multiply_vectors<1>(task.map.weights, task.map.rows, dim, {x + (vectors - 1) * dim}, {projection_of(vectors - 1)});

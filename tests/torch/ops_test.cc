@@ -374,6 +374,103 @@ TEST(CrossEntropy, HasShapesOnMetaAndRefusesWhatDoesNotFit) {
                  "a target is 7, expected 0 to 6 or -100 (ignored)");
 }
 
+// torch.ops.raffia.norm: {y, sum}. An undefined bias means RMS norm.
+std::tuple<Tensor, Tensor> norm_op(const Tensor& x, const Tensor& added, const Tensor& weight, const Tensor& bias) {
+  using Optional = c10::optional<Tensor>;
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("raffia::norm", "")
+          .typed<std::tuple<Tensor, Tensor>(const Tensor&, const Optional&, const Tensor&, const Optional&, double)>();
+  const auto given = [](const Tensor& tensor) { return tensor.defined() ? Optional(tensor) : Optional(); };
+  return op.call(x, given(added), weight, given(bias), 1e-5);
+}
+
+Tensor norm_in_torch(const Tensor& sum, const Tensor& weight, const Tensor& bias) {
+  if (bias.defined()) return at::layer_norm(sum, {sum.size(-1)}, weight, bias, 1e-5);
+  return sum * at::rsqrt(sum.square().mean(-1, true) + 1e-5) * weight;
+}
+
+TEST(Norm, GradientsAreThoseOfFiniteDifferences) {
+  torch::manual_seed(11);
+  for (const bool biased : {false, true}) {
+    std::vector<Named> in = {{"x", torch::randn({2, 3, 5})}, {"weight", torch::randn({5})}, {"added", torch::randn({2, 3, 5})}};
+    if (biased) in.push_back({"bias", torch::randn({5})});
+    expect_gradients(
+        [&](const std::vector<Tensor>& each) -> std::vector<Tensor> {
+          const auto [y, sum] = norm_op(each[0], each[2], each[1], biased ? each[3] : Tensor());
+          return {y, sum};
+        },
+        in);
+    in.erase(in.begin() + 2);
+    expect_gradients(
+        [&](const std::vector<Tensor>& each) -> std::vector<Tensor> {
+          return {std::get<0>(norm_op(each[0], {}, each[1], biased ? each[2] : Tensor()))};
+        },
+        in);
+  }
+}
+
+// Any strides, 0 and 1 tokens, several pieces of rows; the bits are those of any number of threads.
+TEST(Norm, EqualsTorchInDouble) {
+  torch::manual_seed(12);
+  for (const auto& [tokens, columns] : {std::pair(0, 5), {1, 9}, {3, 17}, {65, 40}, {700, 130}}) {
+    for (const bool biased : {false, true}) {
+      for (const bool adds : {false, true}) {
+        const auto drawn = [&] { return torch::randn({2, columns, tokens}).transpose(1, 2); };
+        const std::vector<Tensor> exact = {drawn(), torch::randn({columns}), adds ? drawn() : Tensor(),
+                                           biased ? torch::randn({columns}) : Tensor()};
+        const Tensor dy = drawn(), dsum = drawn();
+        const auto results = [&](at::ScalarType type, int threads, const auto& op) {
+          at::set_num_threads(threads);
+          std::vector<Tensor> leaves, given;
+          for (const Tensor& each : exact) {
+            given.push_back(each.defined() ? each.to(type).detach().requires_grad_() : Tensor());
+            if (each.defined()) leaves.push_back(given.back());
+          }
+          const auto [y, sum] = op(given[0], given[2], given[1], given[3]);
+          std::vector<Tensor> all = torch::autograd::grad({y, sum}, leaves, {dy.to(type), dsum.to(type)});
+          all.push_back(y.detach());
+          all.push_back(sum.detach());
+          return all;
+        };
+        const int before = at::get_num_threads();
+        const auto found = results(at::kFloat, 1, norm_op), again = results(at::kFloat, 2, norm_op);
+        const auto expected =
+            results(at::kDouble, 1, [](const Tensor& x, const Tensor& added, const Tensor& weight, const Tensor& bias) {
+              const Tensor sum = added.defined() ? x + added : x;
+              return std::tuple(norm_in_torch(sum, weight, bias), sum);
+            });
+        at::set_num_threads(before);
+        for (size_t i = 0; i < expected.size(); ++i) {
+          EXPECT_TRUE(at::equal(found[i], again[i])) << i;
+          ASSERT_EQ(found[i].sizes(), expected[i].sizes());
+          if (found[i].numel() == 0) continue;
+          // Normal inputs, of which none is over 6: E roundings in the statistics of a row and a dozen after them, in terms under
+          // 6^3; the gradients of weight and bias sum as many as there are tokens.
+          const bool is_sum = i == 1 || (biased && i == (adds ? 3U : 2U));
+          const double rounding = 0x1p-24, terms = is_sum ? 2.0 * tokens : 1.0;
+          const double bound = (columns + 12 + terms) * rounding * 36 * 6 * std::sqrt(terms);
+          EXPECT_LE(largest_difference(found[i], expected[i]), bound)
+              << tokens << ", " << columns << ", biased " << biased << ", adds " << adds << " output " << i;
+        }
+      }
+    }
+  }
+}
+
+// Both summands have one gradient: adding to that of one must leave the other alone.
+TEST(Norm, GradientsOfTheSummandsAreKeptApart) {
+  torch::manual_seed(13);
+  const std::vector<Tensor> in = {torch::randn({2, 3, 5}).requires_grad_(), torch::randn({2, 3, 5}).requires_grad_(),
+                                  torch::randn({5}).requires_grad_()};
+  const Tensor y = std::get<0>(norm_op(in[0], in[1], in[2], {})).square().sum();
+  y.backward({}, true);
+  const Tensor once = in[0].grad().clone();
+  y.backward({});
+  EXPECT_TRUE(at::equal(in[0].grad(), 2 * once));
+  EXPECT_TRUE(at::equal(in[1].grad(), 2 * once));
+}
+
 TEST(TorchOps, ErrorsOfTheCoreReachTheCaller) {
   const Case in = as_float(Case());
   try {

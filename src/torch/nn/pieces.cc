@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "torch/ops/linear_layer.h"
+#include "torch/ops/norm.h"
 
 namespace raffia::internal::nn {
 
@@ -94,20 +95,17 @@ Tensor short_convolution(const Tensor& x, const Tensor& before, const Tensor& we
   return y;
 }
 
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon) {
-  const Tensor wide = x.scalar_type() == at::kBFloat16 ? x.to(at::kFloat) : x;
-  const Tensor scale = at::rsqrt(wide.square().mean(-1, true) + epsilon);
-  return (wide * scale * weight).to(x.scalar_type());
-}
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon) { return ops::rms_norm_of_torch(x, weight, epsilon); }
 
 NormImpl::NormImpl(const NormPlan& plan)
     : epsilon_(plan.eps), weight_(register_parameter(own_name(plan.weight.name), at::ones(plan.weight.shape))) {
   if (plan.bias) bias_ = register_parameter(own_name(plan.bias->name), at::zeros(plan.bias->shape));
 }
 
-Tensor NormImpl::forward(const Tensor& x) {
-  if (!bias_.defined()) return rms_norm(x, weight_, epsilon_);
-  return torch::layer_norm(x, {x.size(-1)}, weight_, bias_, epsilon_);
+Tensor NormImpl::forward(Residual& x) {
+  const ops::Normed normed = ops::norm(x.sum, x.added, weight_, bias_, epsilon_);
+  x = {normed.sum};
+  return normed.y;
 }
 
 Tensor as_parameter(const Tensor& parameter, const Tensor& q) {

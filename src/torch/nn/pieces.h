@@ -57,11 +57,17 @@ Tensor short_convolution(const Tensor& x, const Tensor& before, const Tensor& we
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon);
 constexpr double kHeadNormEpsilon = 1e-6;
 
-// The norm of a layer, x [B, T, E]: layer norm with weight and bias, or RMS norm with a weight.
+// The residual stream of a stack, [B, T, E]. What a branch adds to it waits for the next norm, which reads the sum anyway.
+struct Residual {
+  Tensor sum;
+  Tensor added = {};  // undefined: nothing
+};
+
+// The norm of a layer: layer norm with weight and bias, or RMS norm with a weight.
 class NormImpl : public torch::nn::Module {
  public:
   explicit NormImpl(const NormPlan& plan);
-  Tensor forward(const Tensor& x);
+  Tensor forward(Residual& x);  // of the whole sum, which is left in x.sum
 
  private:
   double epsilon_;

@@ -38,14 +38,14 @@ LayerImpl::LayerImpl(const LayerPlan& plan, const StackPlan& stack)
   shrink(*this, plan.ffn_down, factor);
 }
 
-Tensor LayerImpl::forward(Tensor x, const Surroundings& around, AttentionState* state) {
+void LayerImpl::forward(Residual& x, const Surroundings& around, AttentionState* state) {
   const auto drop = [this](const Tensor& y) { return dropout_ > 0 ? torch::dropout(y, dropout_, is_training()) : y; };
-  x = x + drop(attention_->forward(attention_norm_(x), {.key_padding_mask = around.padding, .state = state}));
+  x.added = drop(attention_->forward(attention_norm_(x), {.key_padding_mask = around.padding, .state = state}));
   if (cross_ != nullptr) {
     const ForwardOptions options{.key_padding_mask = around.context_padding};
-    x = x + drop(cross_->forward(cross_norm_(x), around.context, around.context, options));
+    x.added = drop(cross_->forward(cross_norm_(x), around.context, around.context, options));
   }
-  return x + drop(feed_forward(ffn_norm_(x)));
+  x.added = drop(feed_forward(ffn_norm_(x)));
 }
 
 Tensor LayerImpl::feed_forward(const Tensor& x) {
@@ -74,8 +74,9 @@ Tensor StackImpl::forward(Tensor x, const Surroundings& around, ModelState* stat
     x = x + positions_->weight.narrow(0, begin, x.size(1));
   }
   if (dropout_ > 0) x = torch::dropout(x, dropout_, is_training());
-  for (size_t i = 0; i < layers_.size(); ++i) x = layers_[i](x, around, state == nullptr ? nullptr : &(*state)[i]);
-  return norm_(x);
+  Residual stream{x};
+  for (size_t i = 0; i < layers_.size(); ++i) layers_[i](stream, around, state == nullptr ? nullptr : &(*state)[i]);
+  return norm_(stream);
 }
 
 }  // namespace raffia::internal::nn

@@ -25,7 +25,7 @@ struct Surroundings {
 class LayerImpl : public torch::nn::Module {
  public:
   LayerImpl(const LayerPlan& plan, const StackPlan& stack);
-  Tensor forward(Tensor x, const Surroundings& around, AttentionState* state);
+  void forward(Residual& x, const Surroundings& around, AttentionState* state);
 
  private:
   Tensor feed_forward(const Tensor& x);
