@@ -62,7 +62,7 @@ EvaSequence::EvaSequence(const WindowedCall& call, const CausalEvaOptions& optio
   for (const Stretch& s : windows.stretches()) summarise(s);
   if (options.summaries == 0) return;
   first_boundary_ = std::max<int64_t>(0, kept_ - before);
-  const bool folds_later = keep_partials || windows.in_turn();  // in forward_all()
+  const bool folds_later = keep_partials || windows.in_turn();  // in forward_all() or sweep()
   if (complete >= first_boundary_) prepare_folds(state, entry, !folds_later);
   if (!folds_later && folds_ > 0) fold();
 }
