@@ -59,8 +59,8 @@ RAFFIA_API WindowStateShape causal_eva_state_shape(int64_t batch, int64_t query_
                                                    int64_t value_dim, const CausalEvaOptions& options = {});
 
 // `state` is the memory of earlier calls; it is read and updated. Without it, a call starts empty and keeps nothing. The backward
-// pass treats the state before the forward pass as a constant (`initial`, or none). A call needs O(T / chunk (D + V) + T / window
-// R V) floats per head, for one sequence at a time.
+// pass treats the state before the forward pass as a constant (`initial`, or none). A call needs O(T / chunk (D + V) + R (D +
+// V)) floats per head, for one sequence at a time (backward: O(T (D + V)) more; forward with a single head: O(T / window R V)).
 RAFFIA_API void causal_eva_attention(View4 q, View4 k, View4 v, WindowState& state, MutView4 out,
                                      const CausalEvaOptions& options = {}, std::span<float> record = {});
 RAFFIA_API void causal_eva_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalEvaOptions& options = {},

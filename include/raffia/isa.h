@@ -1,5 +1,6 @@
 // Which vector instructions the kernels use. Each call of an op takes the best that the CPU supports, limited by the environment
-// variable RAFFIA_MAX_ISA (scalar, sse4, avx2, avx512, neon) or by set_max_isa.
+// variable RAFFIA_MAX_ISA (scalar, sse4, avx2, avx512, neon) or by set_max_isa. Kernels that a wider one makes slower use a
+// narrower one: `raffia info` lists them.
 #ifndef RAFFIA_ISA_H_
 #define RAFFIA_ISA_H_
 

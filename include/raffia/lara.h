@@ -117,8 +117,9 @@ RAFFIA_API WindowStateShape causal_lara_state_shape(int64_t batch, int64_t query
                                                     int64_t value_dim, const CausalLaraOptions& options = {});
 
 // `state` is the memory of earlier calls; it is read and updated. Without it, a call starts empty and keeps nothing. The backward
-// pass treats the state before the forward pass as a constant (`initial`, or none). A call needs O(T / window S V) floats per
-// head (backward: O(T / window S (D + V))), for one sequence at a time.
+// pass treats the state before the forward pass as a constant (`initial`, or none). A call needs O(T + S (D + V)) floats per head
+// (backward: O(T (D + V) + T / window S + S (D + V)); forward with a single head or without streaming: O(T / window S V)), for
+// one sequence at a time.
 RAFFIA_API void causal_lara_attention(View4 q, View4 k, View4 v, WindowState& state, MutView4 out,
                                       const CausalLaraOptions& options = {}, std::span<float> record = {});
 RAFFIA_API void causal_lara_attention(View4 q, View4 k, View4 v, MutView4 out, const CausalLaraOptions& options = {},

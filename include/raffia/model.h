@@ -63,7 +63,7 @@ class RAFFIA_API Model {
   uint64_t fingerprint() const;
   size_t weight_bytes() const;           // as stored
   int64_t parameters() const;            // number of weights, without the scales of int8 and int4
-  std::string_view weight_type() const;  // of the linear layers: "f32", "bf16", "int8", "int4" or "mixed"
+  std::string_view weight_type() const;  // "f32", "bf16", "int8", "int4" (its embeddings and output may be int8) or "mixed"
 
  private:
   friend class internal::ModelAccess;

@@ -16,6 +16,7 @@
 #include "bench/kernel_ops.h"
 #include "bench/machine_probe.h"
 #include "bench/step_ops.h"
+#include "core/dispatch.h"
 #include "raffia/isa.h"
 
 namespace raffia::internal::bench {
@@ -254,6 +255,10 @@ std::vector<IsaRecord> measure_isas(IsaBenchOptions options, Observer& observer)
 
   const KeptIsa kept;
   const std::vector<Isa> isas = measured_isas(options, observer);
+  for (const IsaException& exception : isa_exceptions()) {
+    observer.note(fmt::format("{} would use {}; here it is measured at every ISA", exception.op, name_of(exception.isa)));
+  }
+  const WithoutIsaLimits no_limits;
   observer.start(total_work(groups, isas.size(), options.repeats));
   const std::unique_ptr<Executor> executor =
       make_thread_pool(static_cast<int>(*std::max_element(options.threads.begin(), options.threads.end())));

@@ -22,8 +22,8 @@ struct IsaBenchOptions {
 };
 
 // Ops run at one ISA after the other, which set_max_isa() chooses for the whole process: no other op may run meanwhile. The ISA
-// that was active before is active again afterwards, also after an exception. Throws InvalidArgument for an op that does not
-// exist.
+// that was active before is active again afterwards, also after an exception. Limits of single ops (core/isa_limits.h) do not
+// apply meanwhile: otherwise a limit could never be measured again. Throws InvalidArgument for an op that does not exist.
 std::vector<IsaRecord> measure_isas(IsaBenchOptions options, Observer& observer);
 
 }  // namespace raffia::internal::bench

@@ -91,7 +91,7 @@ std::atomic<uint32_t> word_sink;
 }  // namespace
 
 double run_multiply_adds(Executor& executor, int threads) {
-  const auto kernel = chosen(HWY_DISPATCH_TABLE(multiply_adds));
+  const auto kernel = chosen(KernelOp::probe, HWY_DISPATCH_TABLE(multiply_adds));
   std::atomic<double> flops = 0;
   executor.run(threads, threads, [&](int64_t, int) {
     float result = 0;
@@ -102,7 +102,7 @@ double run_multiply_adds(Executor& executor, int threads) {
 }
 
 void read_bytes(std::span<const std::byte> bytes, Executor& executor, int threads) {
-  const auto kernel = chosen(HWY_DISPATCH_TABLE(fold_words));
+  const auto kernel = chosen(KernelOp::probe, HWY_DISPATCH_TABLE(fold_words));
   const auto* words = reinterpret_cast<const uint32_t*>(bytes.data());
   const auto count = static_cast<int64_t>(bytes.size() / sizeof(uint32_t));
   const int64_t part = (count + threads - 1) / threads;

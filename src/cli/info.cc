@@ -10,6 +10,7 @@
 
 #include "bench/machine.h"
 #include "cli/shared/command.h"
+#include "core/dispatch.h"
 #include "io/formats/json_fields.h"
 #include "raffia/isa.h"
 #include "raffia/threads.h"
@@ -31,9 +32,12 @@ nlohmann::ordered_json describe_machine() {
   for (const Isa isa : available_isas()) isas.push_back(name_of(isa));
   nlohmann::ordered_json cache_bytes = nlohmann::ordered_json::object();
   for (const bench::Cache& cache : bench::caches()) cache_bytes[cache.name] = cache.bytes;
+  nlohmann::ordered_json exceptions = nlohmann::ordered_json::object();
+  for (const IsaException& exception : isa_exceptions()) exceptions[std::string(exception.op)] = name_of(exception.isa);
   return {
       {"version", raffia::version()},
       {"isa", name_of(active_isa())},
+      {"isa_exceptions", exceptions},
       {"isas", isas},
       {"threads", default_executor().concurrency()},
       {"cpu", bench::cpu_name()},
@@ -49,10 +53,12 @@ void print_text(const nlohmann::ordered_json& info) {
   for (const auto& [name, bytes] : info["cache_bytes"].items()) {
     cache_sizes.push_back(fmt::format("{} {} KiB", name, bytes.get<int64_t>() / 1024));
   }
+  std::string isa = info["isa"];
+  for (const auto& [op, narrower] : info["isa_exceptions"].items())
+    isa += fmt::format(", {}: {}", op, narrower.get<std::string>());
   const std::vector<std::pair<const char*, std::string>> lines = {
       {"raffia", info["version"]},
-      {"ISA", fmt::format("{} (available: {})", info["isa"].get<std::string>(),
-                          fmt::join(info["isas"].get<std::vector<std::string>>(), ", "))},
+      {"ISA", fmt::format("{} (available: {})", isa, fmt::join(info["isas"].get<std::vector<std::string>>(), ", "))},
       {"threads", fmt::format("{}", info["threads"].get<int>())},
       {"CPU", info["cpu"]},
       {"caches", fmt::format("{}", fmt::join(cache_sizes, ", "))},

@@ -93,6 +93,7 @@ std::string manual_of(const Json& tree) {
       ".SH ENVIRONMENT\n"
       ".TP\n\\fBRAFFIA_MAX_ISA\\fR\n"
       "The highest instruction set that is used: scalar, sse4, avx2, avx512 or neon.\n"
+      "\\fIKERNEL\\fR=\\fIISA\\fR, after a comma, sets the one of a single kernel.\n"
       ".TP\n\\fBRAFFIA_VERBOSE\\fR\n"
       "1: print operation, shape, instruction set and time of every operation to standard error.\n"
       ".TP\n\\fBCOLUMNS\\fR\n"

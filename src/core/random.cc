@@ -15,14 +15,26 @@ namespace raffia {
 using namespace internal;
 namespace {
 
-// The high and low halves of a 32 x 32 bit product.
-struct Halves {
-  uint32_t high, low;
-};
+// The rounds of Philox for N counters side by side: those of one need not wait for those of another, and the compiler makes
+// vector code of many. The vectors of kernels/noise.cc are the only other form.
+template <size_t N>
+void philox_rounds(uint32_t (&words)[4][N], uint32_t low, uint32_t high) {
+  for (int round = 0; round < Philox::kRounds; ++round) {
+    for (size_t i = 0; i < N; ++i) {
+      const uint64_t p0 = uint64_t{Philox::kMultipliers[0]} * words[0][i], p1 = uint64_t{Philox::kMultipliers[1]} * words[2][i];
+      words[0][i] = static_cast<uint32_t>(p1 >> 32) ^ words[1][i] ^ low;
+      words[1][i] = static_cast<uint32_t>(p1);
+      words[2][i] = static_cast<uint32_t>(p0 >> 32) ^ words[3][i] ^ high;
+      words[3][i] = static_cast<uint32_t>(p0);
+    }
+    low += Philox::kKeySteps[0];
+    high += Philox::kKeySteps[1];
+  }
+}
 
-Halves multiply(uint32_t a, uint32_t b) {
-  const uint64_t product = static_cast<uint64_t>(a) * b;
-  return {static_cast<uint32_t>(product >> 32), static_cast<uint32_t>(product)};
+// The block number has one word of the counter: after 2^34 numbers the stream would repeat.
+void require_block(uint64_t block) {
+  if (block > std::numeric_limits<uint32_t>::max()) throw Error("RandomStream: all 2^34 numbers of the stream are used up");
 }
 
 // Eight independent sums: a single one would wait for the latency of every addition.
@@ -37,8 +49,7 @@ double dot(std::span<const double> a, std::span<const double> b) {
   return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }
 
-// The normals of a stream from its beginning, as RandomStream gives them. Several blocks at a time: the rounds of one need not
-// wait for those of another, and the compiler makes vector code of them.
+// The normals of a stream from its beginning, as RandomStream gives them, several blocks at a time.
 class Normals {
  public:
   explicit Normals(const StreamKey& key) : key_(key) {}
@@ -55,24 +66,13 @@ class Normals {
   static constexpr size_t kBlocks = 16, kCount = 2 * kBlocks;
 
   void fill() {
-    block_of(key_, block_ + kBlocks - 1);  // throws if the stream has no such block
+    require_block(block_ + kBlocks - 1);
     uint32_t words[4][kBlocks];
     for (size_t i = 0; i < kBlocks; ++i) {
       words[0][i] = static_cast<uint32_t>(block_ + i), words[1][i] = key_.layer;
       words[2][i] = key_.head, words[3][i] = key_.draw;
     }
-    uint32_t low = static_cast<uint32_t>(key_.seed), high = static_cast<uint32_t>(key_.seed >> 32);
-    for (int round = 0; round < Philox::kRounds; ++round) {
-      for (size_t i = 0; i < kBlocks; ++i) {
-        const uint64_t p0 = uint64_t{Philox::kMultipliers[0]} * words[0][i], p1 = uint64_t{Philox::kMultipliers[1]} * words[2][i];
-        words[0][i] = static_cast<uint32_t>(p1 >> 32) ^ words[1][i] ^ low;
-        words[1][i] = static_cast<uint32_t>(p1);
-        words[2][i] = static_cast<uint32_t>(p0 >> 32) ^ words[3][i] ^ high;
-        words[3][i] = static_cast<uint32_t>(p0);
-      }
-      low += Philox::kKeySteps[0];
-      high += Philox::kKeySteps[1];
-    }
+    philox_rounds(words, static_cast<uint32_t>(key_.seed), static_cast<uint32_t>(key_.seed >> 32));
     for (size_t i = 0; i < kBlocks; ++i) {
       const auto [normal, spare] = normals_of(uniform_of(words[0][i], words[1][i]), uniform_of(words[2][i], words[3][i]));
       normals_[2 * i] = normal;
@@ -107,19 +107,13 @@ void orthonormalise(std::span<const double> rows_before, std::span<double> row) 
 }  // namespace
 
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
-  for (int round = 0; round < Philox::kRounds; ++round) {
-    const Halves p0 = multiply(Philox::kMultipliers[0], counter[0]);
-    const Halves p1 = multiply(Philox::kMultipliers[1], counter[2]);
-    counter = {p1.high ^ counter[1] ^ key[0], p1.low, p0.high ^ counter[3] ^ key[1], p0.low};
-    key[0] += Philox::kKeySteps[0];
-    key[1] += Philox::kKeySteps[1];
-  }
-  return counter;
+  uint32_t words[4][1] = {{counter[0]}, {counter[1]}, {counter[2]}, {counter[3]}};
+  philox_rounds(words, key[0], key[1]);
+  return {words[0][0], words[1][0], words[2][0], words[3][0]};
 }
 
 std::array<uint32_t, 4> internal::block_of(const StreamKey& key, uint64_t block) {
-  // The block number has one word of the counter: after 2^34 numbers the stream would repeat.
-  if (block > std::numeric_limits<uint32_t>::max()) throw Error("RandomStream: all 2^34 numbers of the stream are used up");
+  require_block(block);
   return philox4x32({static_cast<uint32_t>(block), key.layer, key.head, key.draw},
                     {static_cast<uint32_t>(key.seed), static_cast<uint32_t>(key.seed >> 32)});
 }

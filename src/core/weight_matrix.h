@@ -38,7 +38,8 @@ struct WeightFormat {
   Scales scales;
   const char* scale;  // dtype of the scales
   size_t scale_bytes;
-  bool by_integers;  // products quantise the activations as well, and multiply integers
+  bool by_integers;       // products quantise the activations as well, and multiply integers
+  WeightType vocabulary;  // of the matrices with a row per token, embeddings and output, in a model of this type
 
   // Rows of f32, columns side by side, in this type. Throws InvalidArgument with `name` for weights that are not finite or do not
   // fit.
@@ -53,6 +54,9 @@ struct WeightFormat {
 
 RAFFIA_SIBLING_API std::span<const WeightFormat> weight_formats();
 RAFFIA_SIBLING_API const WeightFormat& format_of(WeightType type);
+
+// The type of a matrix in a model of type `type`. `vocabulary`: it has a row per token.
+inline WeightType type_in_model(WeightType type, bool vocabulary) { return vocabulary ? format_of(type).vocabulary : type; }
 
 // Row-major [rows, columns], one row per output. Does not own its memory, which is often a memory-mapped file: aligned to
 // an element, not to a vector.

@@ -63,10 +63,12 @@ void adamw(const AdamwRun& run, const AdamwFactors& factors) {
   require(run.gradients.size() == count && run.mean.size() == count && run.square.size() == count,
           "adamw: {} gradients, {} means and {} squares, expected {} (parameters)", run.gradients.size(), run.mean.size(),
           run.square.size(), count);
-  chosen(HWY_DISPATCH_TABLE(adamw_run))(run, factors);
+  chosen(KernelOp::adamw, HWY_DISPATCH_TABLE(adamw_run))(run, factors);
 }
 
-double sum_of_squares(std::span<const float> values) { return chosen(HWY_DISPATCH_TABLE(sum_of_squares_of))(values); }
+double sum_of_squares(std::span<const float> values) {
+  return chosen(KernelOp::adamw, HWY_DISPATCH_TABLE(sum_of_squares_of))(values);
+}
 
 }  // namespace raffia::internal
 #endif  // HWY_ONCE

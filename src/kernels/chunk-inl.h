@@ -45,49 +45,50 @@ inline HWY_NOINLINE Chunk gather(const Rows& rows, size_t first, const bool* val
 
 // Prefetches rows that will be needed soon, a few lines at a time between tiles so that requests never queue up. Hardware
 // prefetchers miss them: heads are interleaved in memory, so the rows of one head are pages apart. They go to L2, since L1 is
-// full of the current chunk.
+// full of the current chunk. Where the rows are is worked out beforehand: branches that are hard to predict would keep one tile
+// from overlapping with the next.
 class Ahead {
  public:
   template <class AnyRows>
   HWY_INLINE void add(const AnyRows& rows, size_t first, size_t count, size_t dim) {
-    if (streams_ == kMax || rows.col_stride != 1 || count == 0 || rows.data == nullptr) return;
-    const int64_t size = static_cast<int64_t>(size_of(rows.dtype));
-    stream_[streams_++] = {static_cast<const std::byte*>(rows.data) + static_cast<int64_t>(first) * rows.row_stride * size,
-                           rows.row_stride * size, (dim * static_cast<size_t>(size) + 63) / 64, count};
+    if (rows.col_stride != 1 || rows.data == nullptr) return;
+    const int64_t step = rows.row_stride * static_cast<int64_t>(size_of(rows.dtype));
+    const size_t bytes = dim * size_of(rows.dtype);
+    auto row = reinterpret_cast<uintptr_t>(rows.data) + static_cast<uintptr_t>(static_cast<int64_t>(first) * step);
+    for (size_t t = 0; t < count; ++t, row += static_cast<uintptr_t>(step)) add_bytes(row, bytes);
   }
 
   // Memory in one piece.
   HWY_INLINE void add_floats(const float* floats, size_t count) {
-    if (streams_ == kMax || floats == nullptr) return;
-    stream_[streams_++] = {reinterpret_cast<const std::byte*>(floats), 0, count * sizeof(float) / 64 + 1, 1};
+    if (floats != nullptr) add_bytes(reinterpret_cast<uintptr_t>(floats), count * sizeof(float));
   }
+
+  // Divides what was added evenly among as many asks: wide tiles are few, so each has to ask for more.
+  HWY_INLINE void spread(size_t asks) { at_once_ = HWY_MAX(size_t{1}, (count_ + asks - 1) / asks); }
 
   // Prefetches a few lines: more at once would fill the queue of misses and stall the tiles.
   HWY_INLINE void ask() {
-    if (current_ == streams_) return;
-    Stream& stream = stream_[current_];
-    const size_t end = HWY_MIN(line_ + kLinesAtOnce, stream.lines);
-    for (; line_ < end; ++line_) __builtin_prefetch(stream.next + 64 * line_, 0, 2);
-    if (line_ < stream.lines) return;
-    line_ = 0;
-    stream.next += stream.step;
-    if (--stream.rows == 0) ++current_;
+    for (const size_t end = HWY_MIN(next_ + at_once_, count_); next_ < end; ++next_) {
+      for (size_t line = 0; line < kLines; ++line) {
+        __builtin_prefetch(reinterpret_cast<const void*>(pieces_[next_] + line * 64), 0, 2);
+      }
+    }
   }
 
   HWY_INLINE void ask_for_all() {
-    while (current_ < streams_) ask();
+    while (next_ < count_) ask();
   }
 
  private:
-  static constexpr size_t kMax = 12;
-  static constexpr size_t kLinesAtOnce = 4;
-  struct Stream {
-    const std::byte* next;
-    int64_t step;  // bytes
-    size_t lines, rows;
-  };
-  Stream stream_[kMax];
-  size_t streams_ = 0, current_ = 0, line_ = 0;
+  static constexpr size_t kLines = 4;        // of a piece, the last of a row may have fewer that matter
+  static constexpr size_t kMaxPieces = 512;  // 128 KiB; what is beyond is not prefetched
+
+  HWY_INLINE void add_bytes(uintptr_t begin, size_t bytes) {
+    for (size_t at = 0; at < bytes && count_ < kMaxPieces; at += kLines * 64) pieces_[count_++] = begin + at;
+  }
+
+  uintptr_t pieces_[kMaxPieces];
+  size_t count_ = 0, next_ = 0, at_once_ = 1;
 };
 
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86

@@ -81,8 +81,8 @@ void cross_entropy(MutView2 logits, const CrossEntropyTargets& targets, bool gra
     }
     require(id >= 0 && id < columns, "{}: target {} is {}, expected 0 to {} or {} (ignored)", kName, t, id, columns - 1,
             targets.ignored);
-    losses[at] = chosen(HWY_DISPATCH_TABLE(cross_entropy_row))(row, static_cast<size_t>(columns), static_cast<size_t>(id),
-                                                               static_cast<float>(targets.smoothing), gradients);
+    losses[at] = chosen(KernelOp::cross_entropy, HWY_DISPATCH_TABLE(cross_entropy_row))(
+        row, static_cast<size_t>(columns), static_cast<size_t>(id), static_cast<float>(targets.smoothing), gradients);
   }
 }
 

@@ -66,34 +66,49 @@ HWY_INLINE void scale_columns(float* x, size_t rows, size_t lane, Vec factor) {
   }
 }
 
-// out [rows, 16] = W [rows, d] x [d, 16]
-inline HWY_NOINLINE void project(const float* weights, size_t rows, size_t dim, const float* x, float* out) {
-  for_tiles(rows, [&](size_t m, auto shape) HWY_ATTR {
-    auto tile = shape.zero();
-    tile.multiply(dim, weights + m * dim, dim, UnitStride(), x, kPanel);
-    tile.store(out + m * kPanel, kPanel);
+// out [rows, 16] = W [rows, d] x [d, 16] for N panels of tokens, `x_apart` and `out_apart` floats from the first one.
+template <size_t N>
+HWY_NOINLINE void project(const float* weights, size_t rows, size_t dim, const float* x, size_t x_apart, float* out,
+                          size_t out_apart) {
+  for_tiles<N>(rows, [&](size_t m, auto shape) HWY_ATTR {
+    auto tile = shape.wide_zero();
+    tile.multiply(dim, weights + m * dim, dim, UnitStride(), x, x_apart, kPanel);
+    tile.store(out + m * kPanel, out_apart, kPanel);
   });
 }
 
 constexpr bool has_projection(MapKind kind) { return kind != MapKind::identity && kind != MapKind::elu; }
 constexpr bool has_unit_norm(MapKind kind) { return kind == MapKind::trig || kind == MapKind::arccos; }
 
-// `x` [d, 16] holds x^T of the chunk and is left normalised or scaled as the map wants it (x^ or y in raffia/features.h), with
-// `inverse_norm` [16] beside it: what the backward pass needs. `phi` [F, 16] receives the features.
-inline HWY_NOINLINE void map_features(const MapParams& map, float* HWY_RESTRICT x, float* HWY_RESTRICT inverse_norm,
-                                      float* HWY_RESTRICT phi) {
+// One panel of tokens on its way through a map.
+struct MapPanel {
+  float* x;             // [d, 16]: x^T, left normalised or scaled as the map wants it (x^ or y in raffia/features.h)
+  float* inverse_norm;  // [16]: beside x what the backward pass needs
+  float* phi;           // [F, 16]: receives the features
+};
+
+HWY_INLINE void prepare_panel(const MapParams& map, const MapPanel& panel) {
   const Tag d;
   if (has_unit_norm(map.kind)) {
     for_lanes([&](size_t lane) HWY_ATTR {
-      const Vec norm = hn::Sqrt(squared_norm(x, map.dim, lane));
+      const Vec norm = hn::Sqrt(squared_norm(panel.x, map.dim, lane));
       const Vec inverse = hn::Div(hn::Set(d, 1.0f), hn::Max(norm, hn::Set(d, 1e-6f)));
-      hn::StoreU(inverse, d, inverse_norm + lane);
-      scale_columns(x, map.dim, lane, inverse);
+      hn::StoreU(inverse, d, panel.inverse_norm + lane);
+      scale_columns(panel.x, map.dim, lane, inverse);
     });
   } else if (map.input_scale != 1.0f) {
-    for_lanes([&](size_t lane) HWY_ATTR { scale_columns(x, map.dim, lane, hn::Set(d, map.input_scale)); });
+    for_lanes([&](size_t lane) HWY_ATTR { scale_columns(panel.x, map.dim, lane, hn::Set(d, map.input_scale)); });
   }
+}
 
+// Where in phi W x is left for map_projection.
+HWY_INLINE float* projection_of(const MapParams& map, float* phi) {
+  return map.kind == MapKind::trig ? phi + map.rows * kPanel : phi;
+}
+
+// The features of a prepared x and its projection.
+inline HWY_NOINLINE void map_projection(const MapParams& map, const float* HWY_RESTRICT x, float* HWY_RESTRICT phi) {
+  const Tag d;
   const Vec scale = hn::Set(d, map.output_scale);
   const size_t rows = map.rows;
   switch (map.kind) {
@@ -108,7 +123,6 @@ inline HWY_NOINLINE void map_features(const MapParams& map, float* HWY_RESTRICT 
       break;
     case MapKind::trig: {
       float* cosines = phi + rows * kPanel;
-      project(map.weights, rows, map.dim, x, cosines);
       for (size_t i = 0; i < rows * kPanel; i += kLanes) {
         Vec s, c;
         sin_cos(d, hn::LoadU(d, cosines + i), s, c);
@@ -118,13 +132,11 @@ inline HWY_NOINLINE void map_features(const MapParams& map, float* HWY_RESTRICT 
       break;
     }
     case MapKind::arccos:
-      project(map.weights, rows, map.dim, x, phi);
       for (size_t i = 0; i < rows * kPanel; i += kLanes) {
         hn::StoreU(hn::Mul(scale, at_least(d, hn::Zero(d), hn::LoadU(d, phi + i))), d, phi + i);
       }
       break;
     case MapKind::relu:
-      project(map.weights, rows, map.dim, x, phi);
       for (size_t r = 0; r < rows; ++r) {
         for_lanes([&](size_t lane) HWY_ATTR {
           float* p = phi + r * kPanel + lane;
@@ -134,7 +146,6 @@ inline HWY_NOINLINE void map_features(const MapParams& map, float* HWY_RESTRICT 
       break;
     case MapKind::positive:
     case MapKind::positive2: {
-      project(map.weights, rows, map.dim, x, phi);
       for_lanes([&](size_t lane) HWY_ATTR {
         // log of the output scale goes into the exponent
         const Vec offset =
@@ -151,8 +162,31 @@ inline HWY_NOINLINE void map_features(const MapParams& map, float* HWY_RESTRICT 
   }
 }
 
-// `x`, `inverse_norm` and `phi` as map_features left them; `dphi` [F, 16] is used up. `dx` [d, 16] receives the gradient of the
-// chunk's rows; parameter gradients are added to `sums`.
+inline HWY_NOINLINE void map_features(const MapParams& map, const MapPanel& panel) {
+  prepare_panel(map, panel);
+  if (has_projection(map.kind)) {
+    project<1>(map.weights, map.rows, map.dim, panel.x, 0, projection_of(map, panel.phi), 0);
+  }
+  map_projection(map, panel.x, panel.phi);
+}
+
+// Two panels through the same map, `second` behind `first` in memory: where tiles of two panels pay, W is read once for both.
+inline HWY_NOINLINE void map_two(const MapParams& map, const MapPanel& first, const MapPanel& second) {
+  if (!kHasPairs || !has_projection(map.kind)) {
+    map_features(map, first);
+    map_features(map, second);
+    return;
+  }
+  prepare_panel(map, first);
+  prepare_panel(map, second);
+  project<kHasPairs ? 2 : 1>(map.weights, map.rows, map.dim, first.x, static_cast<size_t>(second.x - first.x),
+                             projection_of(map, first.phi), static_cast<size_t>(second.phi - first.phi));
+  map_projection(map, first.x, first.phi);
+  map_projection(map, second.x, second.phi);
+}
+
+// `x`, `inverse_norm` and `phi` as map_features left them (MapPanel); `dphi` [F, 16] is used up. `dx` [d, 16] receives the
+// gradient of the chunk's rows; parameter gradients are added to `sums`.
 inline HWY_NOINLINE void map_features_backward(const MapParams& map, const float* HWY_RESTRICT x,
                                                const float* HWY_RESTRICT inverse_norm, const float* HWY_RESTRICT phi,
                                                float* HWY_RESTRICT dphi, const MapSums& sums, float* HWY_RESTRICT packed_x,
@@ -238,29 +272,36 @@ inline HWY_NOINLINE void map_features_backward(const MapParams& map, const float
 
   for_lanes([&](size_t lane) HWY_ATTR {
     // dsigma_j = sum_t x_tj (draws^T dproj)_tj;  dx^ = sigma o that
-    Vec along = hn::Zero(d);
-    for (size_t j = 0; j < dim; ++j) {
+    Vec along = hn::Zero(d), along_odd = along;  // two chains hide the latency of FMA
+    const auto scale_row = [&](size_t j, Vec& sum) HWY_ATTR {
       const Vec g = hn::LoadU(d, dx + j * kPanel + lane), input = hn::LoadU(d, x + j * kPanel + lane);
       if (sums.sigma != nullptr) {
         float* p = sums.sigma + j * kPanel + lane;
         hn::StoreU(hn::MulAdd(input, g, hn::LoadU(d, p)), d, p);
       }
       const Vec scaled = hn::Mul(g, hn::Set(d, map.sigma[j]));
-      along = hn::MulAdd(scaled, input, along);
+      sum = hn::MulAdd(scaled, input, sum);
       hn::StoreU(scaled, d, dx + j * kPanel + lane);
+    };
+    size_t j = 0;
+    for (; j + 2 <= dim; j += 2) {
+      scale_row(j, along);
+      scale_row(j + 1, along_odd);
     }
+    if (j < dim) scale_row(j, along);
+    along = hn::Add(along, along_odd);
     if (has_unit_norm(map.kind)) {
       // dx = (dx^ - x^ (x^ . dx^)) / |x|; where |x| < 1e-6 the divisor is constant
       const Vec inverse = hn::LoadU(d, inverse_norm + lane);
       const Vec radial = hn::IfThenElseZero(hn::Lt(inverse, hn::Set(d, 0.999e6f)), along);
-      for (size_t j = 0; j < dim; ++j) {
+      for (j = 0; j < dim; ++j) {
         float* p = dx + j * kPanel + lane;
         const Vec tangent = hn::NegMulAdd(hn::LoadU(d, x + j * kPanel + lane), radial, hn::LoadU(d, p));
         hn::StoreU(hn::Mul(tangent, inverse), d, p);
       }
     } else {  // y = s x: dx = s (dy - y sum_f dphi_f phi_f)
       const Vec scale = hn::Set(d, map.input_scale), weight = hn::LoadU(d, weight_sum + lane);
-      for (size_t j = 0; j < dim; ++j) {
+      for (j = 0; j < dim; ++j) {
         float* p = dx + j * kPanel + lane;
         hn::StoreU(hn::Mul(scale, hn::NegMulAdd(hn::LoadU(d, x + j * kPanel + lane), weight, hn::LoadU(d, p))), d, p);
       }

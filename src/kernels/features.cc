@@ -55,7 +55,7 @@ HWY_NOINLINE void forward_rows(const MapParams& map, const Rows& x, size_t begin
     bool valid[kPanel];
     for (size_t t = 0; t < kPanel; ++t) valid[t] = t < count;
     transpose(gather(x, first, valid, map.dim, buffers.zeros, buffers.staging), map.dim, buffers.x);
-    map_features(map, buffers.x, buffers.inverse_norm, buffers.phi);
+    map_features(map, {buffers.x, buffers.inverse_norm, buffers.phi});
     put_columns(phi, first, count, valid, map.features, buffers.phi, buffers.rows);
   }
 }
@@ -69,7 +69,7 @@ HWY_NOINLINE void backward_rows(const MapParams& map, const Rows& x, size_t begi
     bool valid[kPanel];
     for (size_t t = 0; t < kPanel; ++t) valid[t] = t < count;
     transpose(gather(x, first, valid, map.dim, buffers.zeros, buffers.staging), map.dim, buffers.x);
-    map_features(map, buffers.x, buffers.inverse_norm, buffers.phi);
+    map_features(map, {buffers.x, buffers.inverse_norm, buffers.phi});
     transpose(gather(dphi, first, valid, map.features, buffers.zeros, buffers.staging), map.features, buffers.dphi);
     map_features_backward(map, buffers.x, buffers.inverse_norm, buffers.phi, buffers.dphi, sums, buffers.packed_x, buffers.dx);
     if (dx.data != nullptr) put_columns(dx, first, count, valid, map.dim, buffers.dx, buffers.rows);
@@ -87,15 +87,17 @@ HWY_EXPORT(feature_scratch);
 HWY_EXPORT(forward_rows);
 HWY_EXPORT(backward_rows);
 
-size_t features_scratch_floats(const MapParams& map) { return chosen(HWY_DISPATCH_TABLE(feature_scratch))(map); }
+size_t features_scratch_floats(const MapParams& map) {
+  return chosen(KernelOp::features, HWY_DISPATCH_TABLE(feature_scratch))(map);
+}
 
 void features_forward(const MapParams& map, const Rows& x, size_t begin, size_t end, const MutRows& phi, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(forward_rows))(map, x, begin, end, phi, scratch);
+  chosen(KernelOp::features, HWY_DISPATCH_TABLE(forward_rows))(map, x, begin, end, phi, scratch);
 }
 
 void features_backward(const MapParams& map, const Rows& x, size_t begin, size_t end, const Rows& dphi, const MutRows& dx,
                        const MapSums& sums, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(backward_rows))(map, x, begin, end, dphi, dx, sums, scratch);
+  chosen(KernelOp::features, HWY_DISPATCH_TABLE(backward_rows))(map, x, begin, end, dphi, dx, sums, scratch);
 }
 
 }  // namespace raffia::internal

@@ -64,13 +64,22 @@ void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, si
       const QueryHead& head = problem.heads[g];
       alignas(64) float exact[kReadChunks][kPanel];
       float* phi = buffers.phi_q + g * kReadChunks * features * kPanel;
+      const auto of_queries = [&](size_t c, size_t which) -> MappedChunk {
+        return {head.q, first + c * kPanel, valid[c], buffers.panel(phi + c * features * kPanel, which)};
+      };
+      for (size_t c = 0; holds_something && c < chunks; c += 2) {
+        if (c + 1 < chunks) {
+          chunk_features_of_two(problem.map, buffers, of_queries(c, 0), of_queries(c + 1, 1));
+        } else {
+          chunk_features(problem.map, buffers, of_queries(c, 0));
+        }
+      }
       for (size_t c = 0; c < chunks; ++c) {
         const size_t at = first + c * kPanel, count = HWY_MIN(kPanel, end - at);
         alignas(64) float y[kPanel], weight[kPanel];
         float* phi_q = phi + c * features * kPanel;
         std::fill_n(y, kPanel, 0.0f);
         if (holds_something) {
-          chunk_features(problem.map, head.q, at, valid[c], buffers, buffers.x, buffers.inverse_norm, phi_q);
           for_lanes([&](size_t lane)
                         HWY_ATTR { hn::StoreU(weighted_rows(features, state.normaliser, phi_q, lane), d, y + lane); });
         }
@@ -108,6 +117,7 @@ void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, si
         ahead.add(head.q, after.queries_begin, after.queries_end - after.queries_begin, problem.map.dim);
         ahead.add(head.out, after.queries_begin, after.queries_end - after.queries_begin, problem.value_dim);
       }
+      ahead.spread(chunks * tiles_of_panels(kPanel, panels));
       for_panels(panels, [&](size_t p, auto width) HWY_ATTR {
         constexpr size_t kWidth = decltype(width)::value;
         const size_t left = problem.value_dim - p * kPanel;
@@ -160,11 +170,11 @@ void far_read_backward(const LinearProblem& problem, size_t begin, size_t end, c
       ahead.add(problem.heads[g].dout, next, next_count, problem.value_dim);
       ahead.add(problem.heads[g].forward_out, next, next_count, problem.value_dim);
     }
+    ahead.spread(problem.group * asks_of_reading(buffers.features));
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
       float* dden = buffers.dden + g * kPanel;
-      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm,
-                     buffers.phi_q(0, g));
+      chunk_features(problem.map, buffers.chunk, {head.q, first, valid, buffers.chunk.panel(buffers.phi_q(0, g))});
       load_output_gradient(problem, head, first, count, valid, buffers, buffers.dy, buffers.dy_transposed, dden);
       feature_gradient(buffers.features, buffers.panels, state, buffers.dy_transposed, dden, lanes, 0, nullptr, nullptr, nullptr,
                        ahead, buffers.dphi);
@@ -196,8 +206,7 @@ void far_read_gradient(const LinearProblem& problem, size_t begin, size_t end, c
     for (size_t t = 0; t < kPanel; ++t) rows[t] = t < count ? reach[first + t] : 0.0f;
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
-      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm,
-                     buffers.phi_q(0, g));
+      chunk_features(problem.map, buffers.chunk, {head.q, first, valid, buffers.chunk.panel(buffers.phi_q(0, g))});
       load_output_gradient(problem, head, first, count, valid, buffers, buffers.dy + g * buffers.panels * kSquare, nullptr,
                            buffers.dden + g * kPanel);
     }
@@ -218,18 +227,19 @@ void far_fold_backward(const LinearProblem& problem, size_t begin, size_t end, c
     alignas(64) float weights[kPanel], sum[kPanel];
     for (size_t t = 0; t < kPanel; ++t) weights[t] = gates.weights()[t] * decay;
     float* phi_k = buffers.phi_k(0);
-    chunk_features(problem.map, problem.k, first, gates.valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm, phi_k);
+    chunk_features(problem.map, buffers.chunk, {problem.k, first, gates.valid, buffers.chunk.panel(phi_k)});
     transpose(gather(problem.v, first, gates.valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging),
               problem.value_dim, buffers.v_transposed);
     zero_last_rows(buffers.v_transposed, problem.value_dim);
     if (problem.dv.data != nullptr) {
-      value_gradient(problem, first, count, gates.valid, weights, phi_k, gradient, nullptr, buffers);
+      value_gradient(problem, 0, first, count, gates.valid, weights, gradient, nullptr, buffers);
     }
     Ahead ahead;
     if (chunk > 0) {
       ahead.add(problem.k, first - kPanel, kPanel, problem.map.dim);
       ahead.add(problem.v, first - kPanel, kPanel, problem.value_dim);
     }
+    ahead.spread(asks_of_reading(buffers.features));
     feature_gradient(buffers.features, buffers.panels, gradient, buffers.v_transposed, kOnes, weights, 0, nullptr, nullptr,
                      nullptr, ahead, buffers.dphi);
     for_lanes([&](size_t lane) HWY_ATTR { hn::StoreU(column_dots(phi_k, buffers.dphi, buffers.features, lane), d, sum + lane); });
@@ -253,21 +263,48 @@ size_t far_backward_scratch(const LinearProblem& problem) {
   return arena.used();
 }
 
-// y [N vectors] = phi^T S
+// y [N vectors] = phi^T S, in two sums: the state comes from L2, which is faster than one multiply-add waits for another.
 template <size_t N, class D>
 HWY_INLINE void read_columns(D d, size_t features, size_t ld, const float* phi, const float* sums, float* y) {
-  PanelRow<N, D> acc;
-  acc.zero();
-  for (size_t f = 0; f < features; ++f) {
-    PanelRow<N, D> row;
+  using Columns = PanelRow<N, D>;
+  Columns even, odd, row;
+  even.zero();
+  odd.zero();
+  size_t f = 0;
+  for (; f + 2 <= features; f += 2) {
     row.load(sums + f * ld);
-    acc.add_product(hn::Set(d, phi[f]), row);
+    even.add_product(hn::Set(d, phi[f]), row);
+    row.load(sums + (f + 1) * ld);
+    odd.add_product(hn::Set(d, phi[f + 1]), row);
   }
-  acc.store(y);
+  if (f < features) {
+    row.load(sums + f * ld);
+    even.add_product(hn::Set(d, phi[f]), row);
+  }
+  even.add(odd);
+  even.store(y);
+}
+
+void gate_products(const float* logits, size_t heads, const float* present, size_t begin, size_t end, float* reach,
+                   float* gates) {
+  const Tag d;
+  const size_t count = (end - begin) * heads;
+  const float* first = logits + begin * heads;
+  for (size_t i = 0; i < count; i += kLanes) {
+    Vec keep, write, log_keep;
+    gate_of(d, load_some(first + i, count - i), keep, write, log_keep);
+    store_some(keep, gates + i, count - i);
+  }
+  for (size_t t = begin; t < end; ++t, gates += heads) {
+    if (present[t] == 0.0f) continue;
+    for (size_t g = 0; g < heads; g += kLanes) {
+      const size_t left = heads - g;
+      store_some(hn::Mul(load_some(reach + g, left), load_some(gates + g, left)), reach + g, left);
+    }
+  }
 }
 
 void far_step(const FarStep& task, float* scratch, ClampCount& clamps) {
-  const Tag d;
   const size_t features = task.map.features, columns = task.value_dim, dim = task.map.dim;
   const size_t padded_rows = (HWY_MAX(task.map.rows, dim) + kPanel - 1) / kPanel * kPanel;
   Arena arena(scratch);
@@ -277,30 +314,16 @@ void far_step(const FarStep& task, float* scratch, ClampCount& clamps) {
   float* phi = arena.take(features);
   float* y = arena.take(columns);
 
-  float reach = 1.0f;
-  for (size_t stretch = 0; stretch < 2; ++stretch) {
-    for (size_t i = 0; i < task.gate_count[stretch]; i += kPanel) {
-      const size_t row = task.gate_first[stretch] + i, count = HWY_MIN(kPanel, task.gate_count[stretch] - i);
-      alignas(64) float logits[kPanel], keep[kPanel];
-      for (size_t t = 0; t < kPanel; ++t) logits[t] = t < count ? task.gates.at(row + t, 0) : 0.0f;
-      for_lanes([&](size_t lane) HWY_ATTR {
-        Vec g, u, l;
-        gate_of(d, hn::LoadU(d, logits + lane), g, u, l);
-        hn::StoreU(g, d, keep + lane);
-      });
-      for (size_t t = 0; t < count; ++t) reach *= task.present[row + t] != 0.0f ? keep[t] : 1.0f;
-    }
-  }
   for (size_t g = 0; g < task.group; ++g) {
     const float* phi_q = row_pointer(task.q, g, dim, x);
     if (task.map.kind != MapKind::identity) {
       if (phi_q != x) std::copy_n(phi_q, dim, x);
       prepare_row(task.map, x);
-      if (has_projection(task.map.kind)) multiply_two(task.map.weights, task.map.rows, dim, x, x, projected, projected);
+      if (has_projection(task.map.kind)) multiply_vectors<1>(task.map.weights, task.map.rows, dim, {x}, {projected});
       map_row(task.map, x, projected, second, phi);
       phi_q = phi;
     }
-    const Merge merge(task.logsumexp[g], task.log_scale[g], reach * row_dot(phi_q, task.normaliser, features), clamps, true);
+    const Merge merge(task.logsumexp[g], task.log_scale[g], task.reach * row_dot(phi_q, task.normaliser, features), clamps, true);
     if (merge.far == 0.0f) continue;
     size_t c = for_columns(columns, [&](size_t at, auto width, auto lanes) HWY_ATTR {
       read_columns<decltype(width)::value>(lanes, features, columns, phi_q, task.sums + at, y + at);
@@ -309,7 +332,7 @@ void far_step(const FarStep& task, float* scratch, ClampCount& clamps) {
       y[c] = 0.0f;
       for (size_t f = 0; f < features; ++f) y[c] += phi_q[f] * task.sums[f * columns + c];
     }
-    const float far = merge.far * reach;
+    const float far = merge.far * task.reach;
     float* out = task.out.direct_row(g);
     for (size_t i = 0; i < columns; ++i) out[i] = merge.exact * out[i] + far * y[i];
   }
@@ -328,32 +351,40 @@ HWY_EXPORT(far_read_gradient);
 HWY_EXPORT(far_fold_backward);
 HWY_EXPORT(far_scratch);
 HWY_EXPORT(far_backward_scratch);
+HWY_EXPORT(gate_products);
 HWY_EXPORT(far_step);
 
 void far_read(const LinearProblem& problem, const FarHead* far, size_t begin, size_t end, const float* reach,
               const AfterRead& after, const PackedState& state, float* scratch, ClampCount& clamps) {
-  chosen(HWY_DISPATCH_TABLE(far_read))(problem, far, begin, end, reach, after, state, scratch, clamps);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_read))(problem, far, begin, end, reach, after, state, scratch, clamps);
 }
 
 void far_read_backward(const LinearProblem& problem, size_t begin, size_t end, const float* reach, const PackedState& state,
                        float* h, double* dlog_scale, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(far_read_backward))(problem, begin, end, reach, state, h, dlog_scale, scratch);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_read_backward))(problem, begin, end, reach, state, h, dlog_scale, scratch);
 }
 
 void far_read_gradient(const LinearProblem& problem, size_t begin, size_t end, const float* reach, float decay,
                        PackedState& gradient, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(far_read_gradient))(problem, begin, end, reach, decay, gradient, scratch);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_read_gradient))(problem, begin, end, reach, decay, gradient, scratch);
 }
 
 void far_fold_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& gradient, float& decay,
                        float* r, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(far_fold_backward))(problem, begin, end, gradient, decay, r, scratch);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_fold_backward))(problem, begin, end, gradient, decay, r, scratch);
 }
 
-size_t far_scratch_floats(const LinearProblem& problem) { return chosen(HWY_DISPATCH_TABLE(far_scratch))(problem); }
+size_t far_scratch_floats(const LinearProblem& problem) {
+  return chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_scratch))(problem);
+}
 
 size_t far_backward_scratch_floats(const LinearProblem& problem) {
-  return chosen(HWY_DISPATCH_TABLE(far_backward_scratch))(problem);
+  return chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_backward_scratch))(problem);
+}
+
+void multiply_gates(const float* logits, size_t heads, const float* present, size_t begin, size_t end, float* reach,
+                    float* scratch) {
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(gate_products))(logits, heads, present, begin, end, reach, scratch);
 }
 
 size_t far_step_scratch_floats(const FarStep& task) {
@@ -361,7 +392,7 @@ size_t far_step_scratch_floats(const FarStep& task) {
 }
 
 void far_step(const FarStep& task, float* scratch, ClampCount& clamps) {
-  chosen(HWY_DISPATCH_TABLE(far_step))(task, scratch, clamps);
+  chosen(KernelOp::hybrid, HWY_DISPATCH_TABLE(far_step))(task, scratch, clamps);
 }
 
 }  // namespace raffia::internal

@@ -48,6 +48,11 @@ void far_fold_backward(const LinearProblem& problem, size_t begin, size_t end, c
 size_t far_scratch_floats(const LinearProblem& problem);           // of far_read
 size_t far_backward_scratch_floats(const LinearProblem& problem);  // of the others
 
+// reach [heads] times the gates of the tokens [begin, end): their logits are rows [.., heads]; `present` is 0 for tokens that
+// take no part. `scratch` has room for the gates.
+void multiply_gates(const float* logits, size_t heads, const float* present, size_t begin, size_t end, float* reach,
+                    float* scratch);
+
 // One token of one session: `out` and `logsumexp` hold the exact part.
 struct FarStep {
   MapParams map;
@@ -55,10 +60,7 @@ struct FarStep {
   size_t group = 1;                   // query heads
   const float* log_scale = nullptr;   // [group]
   Rows q;                             // [group, d]
-  Rows gates;                         // [count, 1]: logits of the tokens between the state and this one, which is the last
-  size_t gate_count[2] = {0, 0};      // they come in two stretches:
-  size_t gate_first[2] = {0, 0};      // rows of `gates`
-  const float* present = nullptr;     // 1 for tokens that take part, by row of `gates`
+  float reach = 1;                    // e_t
   const float* sums = nullptr;        // [F, V], as in State
   const float* normaliser = nullptr;  // [F]
   const float* logsumexp = nullptr;   // [group]

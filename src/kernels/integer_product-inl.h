@@ -1,7 +1,7 @@
 // Integer products with rows of weights on the lanes.
 //
 // Several tokens: 16 rows are unpacked and transposed into a panel, in which a 32-bit lane holds a few columns of one row: four
-// bytes where the CPU has VNNI (vpdpbusd), two 16-bit integers elsewhere (vpmaddwd and its like). A tile of tokens by one or two
+// bytes where the CPU multiplies bytes (vpdpbusd, vpmaddubsw), two 16-bit integers elsewhere. A tile of tokens by one or two
 // panels holds its integer sums in registers for a block of 32 columns; then they become floats and are added to those of the
 // blocks before. Panels of up to 512 columns stay in L1 while all tokens pass.
 //
@@ -98,10 +98,15 @@ HWY_INLINE void sums_of_blocks(const V* q, int32_t* sums) {
     const auto folded = [&](V even, V odd) HWY_ATTR {
       return hn::Add(hn::OddEvenBlocks(odd, even), hn::SwapAdjacentBlocks(hn::OddEvenBlocks(even, odd)));
     };
-    if constexpr (kLongLanes == 8) {
-      static_assert(kBlocks == 1);
+    if constexpr (kLongLanes == 8 && kBlocks == 1) {
       hn::StoreU(folded(q[0], q[1]), d, sums);
       hn::StoreU(folded(q[2], q[3]), d, sums + 8);
+    } else if constexpr (kLongLanes == 8) {
+      static_assert(kBlocks == 2);
+      for (size_t i = 0; i < 2; ++i) {
+        hn::StoreU(hn::ConcatLowerLower(d, q[2 * i + 1], q[2 * i]), d, sums + 8 * i);
+        hn::StoreU(hn::ConcatUpperUpper(d, q[2 * i + 1], q[2 * i]), d, sums + kPanel + 8 * i);
+      }
     } else if constexpr (kBlocks == 2) {
       const V low = folded(q[0], q[1]), high = folded(q[2], q[3]);
       hn::StoreU(hn::ConcatLowerLower(d, high, low), d, sums);
@@ -206,6 +211,48 @@ struct IntegerTileRows {
   }
 };
 
+// Prefetches what is read after the current tile of 16 rows, 16 lines for each line of a row. Where a row has many bytes (int8) a
+// line of each row in turn, in the order in which they are read: the hardware sees as many streams as there are rows. In the
+// order of memory two threads read somewhat faster but one thread 10% slower; with the shorter rows of int4 both are faster that
+// way.
+template <class W>
+class TileAhead {
+ public:
+  static constexpr size_t kLine = 64;
+
+  HWY_INLINE TileAhead(const uint8_t* tile, size_t row_bytes) : tile_(tile), row_bytes_(row_bytes) {
+    const size_t tile_bytes = kPanel * row_bytes;
+    tiles_ = (kIntegerBytesAhead + tile_bytes - 1) / tile_bytes;
+    at_ = W::kGroupScales ? tiles_ * tile_bytes : kIntegerBytesAhead / kPanel / row_bytes * tile_bytes;
+    column_ = W::kGroupScales ? 0 : kIntegerBytesAhead / kPanel % row_bytes;
+  }
+
+  // Whole tiles up to what is prefetched.
+  HWY_INLINE size_t tiles() const { return tiles_; }
+
+  // Before bytes of each row are read, from `byte` on.
+  HWY_INLINE void before(size_t byte) {
+    if (W::kGroupScales || byte % kLine != 0) return;
+    for (size_t r = 0; r < kPanel; ++r) hwy::Prefetch(tile_ + at_ + column_ + r * row_bytes_);
+    column_ += kLine;
+    if (column_ >= row_bytes_) {
+      column_ -= row_bytes_;
+      at_ += kPanel * row_bytes_;
+    }
+  }
+  // Before those of the rows 4 quad .. 4 quad + 3.
+  template <size_t kBytes>
+  HWY_INLINE void before_quad(size_t byte, size_t quad) const {
+    if (!W::kGroupScales) return;
+    const uint8_t* from = tile_ + at_ + kPanel * byte + 4 * kBytes * quad;
+    for (size_t line = 0; line < 4 * kBytes; line += kLine) hwy::Prefetch(from + line);
+  }
+
+ private:
+  const uint8_t* tile_;
+  size_t row_bytes_, tiles_, at_, column_;
+};
+
 // All columns of 16 rows for one token.
 template <class D, class W>
 HWY_NOINLINE void one_token_tile(const IntegerProduct& product, size_t token, int64_t first, int64_t end) {
@@ -215,20 +262,21 @@ HWY_NOINLINE void one_token_tile(const IntegerProduct& product, size_t token, in
   const size_t columns = static_cast<size_t>(weights.columns), row_bytes = weights.row_bytes();
   const IntegerTileRows rows(product, first, end);
   const uint8_t* w[kPanel];
-  for (size_t r = 0; r < kPanel; ++r) w[r] = static_cast<const uint8_t*>(weights.row(rows.index[r]));
+  for (size_t r = 0; r < kPanel; ++r)
+    w[r] = static_cast<const uint8_t*>(weights.data) + static_cast<size_t>(rows.index[r]) * row_bytes;
   HWY_ALIGN float acc[kPanel] = {};
   HWY_ALIGN float widened[W::kGroupScales ? kPanel * kScaleBlocks : 1], scales[W::kGroupScales ? kPanel * kScaleBlocks : 1];
   HWY_ALIGN uint8_t tails[kPanel * kBytes];
-  const size_t tile = kPanel * row_bytes, ahead = (kIntegerBytesAhead + tile - 1) / tile * tile;
+  TileAhead<W> ahead(w[0], row_bytes);
   for (size_t k = 0, byte = 0; k < columns; k += kColumns, byte += kBytes) {
     if constexpr (W::kGroupScales) {
       if (k % kDirectColumns == 0) {
         const size_t left = round_up(columns - k, kColumns) / kIntegerBlock;
         transpose_scales(weights, rows.index, k / kIntegerBlock, HWY_MIN(left, kScaleBlocks), widened, scales);
-        if (k == 0) {  // those of the tile for which elements are prefetched
+        if (k == 0) {  // those of a tile at least as far ahead as the elements
           const auto* from = reinterpret_cast<const uint8_t*>(weights.group_scales(rows.index[0]));
           const size_t bytes = kPanel * weights.format().row_scale_bytes(weights.columns);
-          for (size_t line = 0; line < bytes; line += 64) hwy::Prefetch(from + ahead / tile * bytes + line);
+          for (size_t line = 0; line < bytes; line += 64) hwy::Prefetch(from + ahead.tiles() * bytes + line);
         }
       }
     }
@@ -241,12 +289,13 @@ HWY_NOINLINE void one_token_tile(const IntegerProduct& product, size_t token, in
       }
       at = 0;
     } else {
-      for (size_t line = 0; line < kPanel * kBytes; line += 64) hwy::Prefetch(w[0] + ahead + kPanel * byte + line);
+      ahead.before(byte);
     }
     const typename D::template LongX<W> x(product.x.values(token) + k);
     typename D::LongVec quads[4];
     for (size_t i = 0; i < 4; ++i) {
       const uint8_t* const* row = w + 4 * i;
+      ahead.template before_quad<kBytes>(byte, i);
       quads[i] = sums_across(x.dots(row[0] + at), x.dots(row[1] + at), x.dots(row[2] + at), x.dots(row[3] + at));
     }
     HWY_ALIGN int32_t sums[kBlocks * kPanel];
@@ -273,6 +322,11 @@ HWY_NOINLINE void pack_panel(const WeightMatrix& weights, const int64_t* rows, s
   Chunk chunk;
   for (size_t r = 0; r < kPanel; ++r) {
     const uint8_t* w = static_cast<const uint8_t*>(weights.row(rows[r])) + begin;
+    if (D::template kInPlace<W> && whole == count && reinterpret_cast<uintptr_t>(w) % alignof(float) == 0) {
+      for (size_t b = 0; b < count; b += 64 / W::kBlockBytes) hwy::Prefetch(w + ahead + b * W::kBlockBytes);
+      chunk.row[r] = reinterpret_cast<const float*>(w);
+      continue;
+    }
     float* lanes = unpacked + r * row_lanes;
     auto* out = reinterpret_cast<typename D::Element*>(lanes);
     for (size_t b = 0; b < whole; ++b) {
@@ -327,7 +381,7 @@ HWY_NOINLINE void integer_tile(const IntegerProduct& product, const PanelPart& p
     IntVec sum[T][kVectors];
     HWY_UNROLL(8)
     for (size_t t = 0; t < T; ++t) {
-      const IntVec start = hn::Set(Ints(), -D::template kOffset<W> * product.x.sums(token + t)[block]);
+      const IntVec start = D::template start<W>(product.x.sums(token + t)[block]);
       HWY_UNROLL(4)
       for (size_t v = 0; v < kVectors; ++v) sum[t][v] = start;
     }
@@ -343,12 +397,13 @@ HWY_NOINLINE void integer_tile(const IntegerProduct& product, const PanelPart& p
       for (size_t t = 0; t < T; ++t) {
         const auto own = hn::BitCast(XTag(), broadcast_lane(x_at + t * x_stride));
         HWY_UNROLL(4)
-        for (size_t v = 0; v < kVectors; ++v) sum[t][v] = D::add(sum[t][v], weights[v], own);
+        for (size_t v = 0; v < kVectors; ++v) sum[t][v] = D::template add<W>(sum[t][v], weights[v], own);
       }
     }
     HWY_UNROLL(8)
     for (size_t t = 0; t < T; ++t) {
       const Vec x_scale = hn::Set(Tag(), product.x.scales(token + t)[block]);
+      const int32_t x_sum = product.x.sums(token + t)[block];
       HWY_UNROLL(4)
       for (size_t v = 0; v < kVectors; ++v) {
         const size_t i = v % kVecs * kLanes;
@@ -356,7 +411,8 @@ HWY_NOINLINE void integer_tile(const IntegerProduct& product, const PanelPart& p
         const Vec scale = W::kGroupScales
                               ? hn::Mul(x_scale, hn::LoadU(Tag(), part.scales + v / kVecs * panel_scales + b * kPanel + i))
                               : x_scale;
-        hn::StoreU(hn::Add(hn::LoadU(Tag(), to), hn::Mul(hn::ConvertTo(Tag(), sum[t][v]), scale)), Tag(), to);
+        hn::StoreU(hn::Add(hn::LoadU(Tag(), to), hn::Mul(hn::ConvertTo(Tag(), D::template total<W>(sum[t][v], x_sum)), scale)),
+                   Tag(), to);
       }
     }
   }
@@ -426,7 +482,7 @@ void panel_rows(const IntegerProduct& product, int64_t first, int64_t end, float
 template <class D, class W>
 void rows_by(const IntegerProduct& product, int64_t begin, int64_t end, float* scratch) {
   constexpr int64_t kTall = kIntegerPanels * kPanel;
-  if (product.tokens <= D::kDirectTokens) {
+  if (product.tokens <= D::template kDirectTokens<W>) {
     for (int64_t row = begin; row < end; row += kPanel) {
       for (size_t token = 0; token < product.tokens; ++token) one_token_tile<D, W>(product, token, row, end);
     }
@@ -442,7 +498,7 @@ void integer_rows(const IntegerProduct& product, int64_t begin, int64_t end, flo
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
   if (vnni_is_active()) return rows_by<ByteDots, W>(product, begin, end, scratch);
 #endif
-  rows_by<PairDots, W>(product, begin, end, scratch);
+  rows_by<OtherDots, W>(product, begin, end, scratch);
 }
 
 #endif

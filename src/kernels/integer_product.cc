@@ -91,16 +91,16 @@ size_t QuantizedTokens::floats(size_t tokens, size_t columns) {
 }
 
 void quantize_tokens(View2 x, int64_t begin, int64_t end, const QuantizedTokens& out) {
-  chosen(HWY_DISPATCH_TABLE(quantize_rows_of_tokens))(static_cast<const float*>(x.data()), x.stride(0),
-                                                      static_cast<size_t>(x.extent(1)), static_cast<size_t>(begin),
-                                                      static_cast<size_t>(end), out);
+  chosen(KernelOp::integer_product, HWY_DISPATCH_TABLE(quantize_rows_of_tokens))(
+      static_cast<const float*>(x.data()), x.stride(0), static_cast<size_t>(x.extent(1)), static_cast<size_t>(begin),
+      static_cast<size_t>(end), out);
 }
 
 void integer_product(const IntegerProduct& product, int64_t begin, int64_t end, float* scratch) {
   require(product.weights.format().by_integers, "integer_product: weights is {}, expected int8 or int4",
           name_of(product.weights.type));
   if (product.weights.columns > 0) {
-    chosen(HWY_DISPATCH_TABLE(product_of_integers))(product, begin, end, scratch);
+    chosen(KernelOp::integer_product, HWY_DISPATCH_TABLE(product_of_integers))(product, begin, end, scratch);
     return;
   }
   for (size_t t = 0; t < product.tokens; ++t) {

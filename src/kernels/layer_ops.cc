@@ -167,15 +167,15 @@ void layer_norm(View2 x, std::span<const float> weight, std::span<const float> b
   require_length("layer_norm", "weight", weight, x.extent(1), "columns of x");
   if (!bias.empty()) require_length("layer_norm", "bias", bias, x.extent(1), "columns of x");
   require_rows("layer_norm", "y", y, x.shape(), "shape of x");
-  chosen(HWY_DISPATCH_TABLE(layer_norm_rows))(shape_of(x), rows_of(x), weight.data(), bias.empty() ? nullptr : bias.data(), eps,
-                                              rows_of(y));
+  chosen(KernelOp::layer_ops, HWY_DISPATCH_TABLE(layer_norm_rows))(shape_of(x), rows_of(x), weight.data(),
+                                                                   bias.empty() ? nullptr : bias.data(), eps, rows_of(y));
 }
 
 void rms_norm(View2 x, std::span<const float> weight, float eps, MutView2 y) {
   require_rows("rms_norm", "x", x, x.shape(), "its own");
   require_length("rms_norm", "weight", weight, x.extent(1), "columns of x");
   require_rows("rms_norm", "y", y, x.shape(), "shape of x");
-  chosen(HWY_DISPATCH_TABLE(rms_norm_rows))(shape_of(x), rows_of(x), weight.data(), eps, rows_of(y));
+  chosen(KernelOp::layer_ops, HWY_DISPATCH_TABLE(rms_norm_rows))(shape_of(x), rows_of(x), weight.data(), eps, rows_of(y));
 }
 
 void head_norm(View3 x, std::span<const float> weight, float eps, MutView3 y) {
@@ -185,35 +185,36 @@ void head_norm(View3 x, std::span<const float> weight, float eps, MutView3 y) {
   require_rows("head_norm", "y", y, x.shape(), "shape of x");
   const RowsShape shape{static_cast<size_t>(x.extent(0)), static_cast<size_t>(dim)};
   for (int64_t h = 0; h < heads; ++h) {
-    chosen(HWY_DISPATCH_TABLE(rms_norm_rows))(shape, head_of(x, h), weight.data() + h * dim, eps, head_of(y, h));
+    chosen(KernelOp::layer_ops, HWY_DISPATCH_TABLE(rms_norm_rows))(shape, head_of(x, h), weight.data() + h * dim, eps,
+                                                                   head_of(y, h));
   }
 }
 
 void gelu(View2 x, MutView2 y) {
   require_rows("gelu", "x", x, x.shape(), "its own");
   require_rows("gelu", "y", y, x.shape(), "shape of x");
-  chosen(HWY_DISPATCH_TABLE(gelu_rows))(shape_of(x), rows_of(x), rows_of(y));
+  chosen(KernelOp::layer_ops, HWY_DISPATCH_TABLE(gelu_rows))(shape_of(x), rows_of(x), rows_of(y));
 }
 
 void gelu_backward(View2 x, View2 dy, MutView2 dx) {
   require_rows("gelu_backward", "x", x, x.shape(), "its own");
   require_rows("gelu_backward", "dy", dy, x.shape(), "shape of x");
   require_rows("gelu_backward", "dx", dx, x.shape(), "shape of x");
-  chosen(HWY_DISPATCH_TABLE(gelu_backward_rows))(shape_of(x), rows_of(x), rows_of(dy), rows_of(dx));
+  chosen(KernelOp::layer_ops, HWY_DISPATCH_TABLE(gelu_backward_rows))(shape_of(x), rows_of(x), rows_of(dy), rows_of(dx));
 }
 
 void swiglu(View2 gate, View2 up, MutView2 y) {
   require_rows("swiglu", "gate", gate, gate.shape(), "its own");
   require_rows("swiglu", "up", up, gate.shape(), "shape of gate");
   require_rows("swiglu", "y", y, gate.shape(), "shape of gate");
-  chosen(HWY_DISPATCH_TABLE(swiglu_rows))(shape_of(gate), rows_of(gate), rows_of(up), rows_of(y));
+  chosen(KernelOp::layer_ops, HWY_DISPATCH_TABLE(swiglu_rows))(shape_of(gate), rows_of(gate), rows_of(up), rows_of(y));
 }
 
 void sum_rows(View2 a, View2 b, MutView2 y) {
   require_rows("sum_rows", "a", a, a.shape(), "its own");
   require_rows("sum_rows", "b", b, a.shape(), "shape of a");
   require_rows("sum_rows", "y", y, a.shape(), "shape of a");
-  chosen(HWY_DISPATCH_TABLE(sum_of_rows))(shape_of(a), rows_of(a), rows_of(b), rows_of(y));
+  chosen(KernelOp::layer_ops, HWY_DISPATCH_TABLE(sum_of_rows))(shape_of(a), rows_of(a), rows_of(b), rows_of(y));
 }
 
 void add_rows(View2 x, MutView2 y) { sum_rows(x, y, y); }
@@ -243,7 +244,8 @@ void rotate(View3 x, View2 turns, MutView3 y) {
   require_rows("rotate", "y", y, x.shape(), "shape of x");
   const RowsShape shape{static_cast<size_t>(x.extent(1)), static_cast<size_t>(x.extent(2) / 2)};
   for (int64_t t = 0; t < x.extent(0); ++t) {
-    chosen(HWY_DISPATCH_TABLE(rotate_token))(shape, token_of(x, t), rows_of(turns)[static_cast<size_t>(t)], token_of(y, t));
+    chosen(KernelOp::layer_ops, HWY_DISPATCH_TABLE(rotate_token))(shape, token_of(x, t), rows_of(turns)[static_cast<size_t>(t)],
+                                                                  token_of(y, t));
   }
 }
 
@@ -256,8 +258,8 @@ void short_convolution(View2 x, View2 taps, MutView2 history, MutView2 y) {
   require_rows("short_convolution", "y", y, x.shape(), "shape of x");
   const size_t count = static_cast<size_t>(taps.extent(0));
   const Scratch ring(1, count * kMaxLanes);
-  chosen(HWY_DISPATCH_TABLE(convolve_rows))(shape_of(x), rows_of(x), count, rows_of(taps), rows_of(history), rows_of(y),
-                                            ring.of(0));
+  chosen(KernelOp::layer_ops, HWY_DISPATCH_TABLE(convolve_rows))(shape_of(x), rows_of(x), count, rows_of(taps), rows_of(history),
+                                                                 rows_of(y), ring.of(0));
 }
 
 }  // namespace raffia::internal

@@ -52,23 +52,6 @@ class Arena {
   size_t used_ = 0;
 };
 
-#if HWY_TARGET != HWY_SCALAR
-// The sums across the lanes of four vectors, as one vector of four.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> sums_of_four(D d, V a, V b, V c, V e) {
-  const hn::RepartitionToWide<D> dw;
-  const auto ab = hn::BitCast(dw, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
-  const auto ce = hn::BitCast(dw, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
-  const auto sums = hn::Add(hn::BitCast(d, hn::InterleaveLower(dw, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(dw, ab, ce)));
-  if constexpr (hn::MaxLanes(D()) == 8) {
-    const hn::CappedTag<float, 4> d4;
-    return hn::Add(hn::LowerHalf(d4, sums), hn::UpperHalf(d4, sums));
-  } else {
-    return sums;
-  }
-}
-#endif
-
 // out[r] = scale * out[r] + sum_t matrix[r][t] weights[t] for [rows, 16]: four rows are summed across lanes at once.
 template <class D = hn::CappedTag<float, 8>>
 HWY_NOINLINE void row_dots(size_t rows, const float* HWY_RESTRICT matrix, const float* HWY_RESTRICT weights, float scale,
@@ -180,13 +163,14 @@ inline HWY_NOINLINE void load_gates(const LinearProblem& problem, size_t first, 
 // Everything a chunk needs beside the state. `chunks` of keys side by side, `group` query heads.
 struct ChunkBuffers {
   ChunkBuffers(Arena& arena, const LinearProblem& problem, size_t group, size_t chunks)
-      : features(problem.map.features),
+      : dim(problem.map.dim),
+        features(problem.map.features),
         panels(problem.panels()),
         zeros(arena.take(HWY_MAX(problem.map.dim, problem.value_dim))),
         staging(arena.take(kPanel * HWY_MAX(problem.map.dim, problem.value_dim))),
         value_staging(arena.take(kPanel * problem.value_dim)),
-        x(arena.take(problem.map.dim * kPanel)),
-        inverse_norm(arena.take(kPanel)),
+        x(arena.take(2 * problem.map.dim * kPanel)),
+        inverse_norm(arena.take(2 * kPanel)),
         phi_q(arena.take(group * features * kPanel)),
         phi_k(arena.take(chunks * features * kPanel)),
         v(arena.take(chunks * panels * kPanel * kPanel)),
@@ -197,12 +181,15 @@ struct ChunkBuffers {
     if (zeros != nullptr) std::fill_n(zeros, HWY_MAX(problem.map.dim, problem.value_dim), 0.0f);
   }
 
-  size_t features, panels;
+  // Through x and inverse_norm of either of two panels.
+  MapPanel panel(float* phi, size_t which = 0) const { return {x + which * dim * kPanel, inverse_norm + which * kPanel, phi}; }
+
+  size_t dim, features, panels;
   float* zeros;
   float* staging;        // [16, max(d, V)]
   float* value_staging;  // [16, V]
-  float* x;              // [d, 16]
-  float* inverse_norm;   // [16]
+  float* x;              // [2][d, 16]
+  float* inverse_norm;   // [2][16]
   float* phi_q;          // [group][F, 16]
   float* phi_k;          // [chunks][F, 16]
   float* v;              // [chunks][P][16, 16]
@@ -212,16 +199,32 @@ struct ChunkBuffers {
   float* y;              // [16, 16 P], rows on their way out
 };
 
-// phi^T [F, 16] of the chunk of `rows` from `first`.
-inline HWY_NOINLINE void chunk_features(const MapParams& map, const Rows& rows, size_t first, const bool* valid,
-                                        const ChunkBuffers& buffers, float* x, float* inverse_norm, float* phi) {
-  const Chunk chunk = gather(rows, first, valid, map.dim, buffers.zeros, buffers.staging);
-  if (map.kind == MapKind::identity) {
-    transpose(chunk, map.dim, phi);
-  } else {
-    transpose(chunk, map.dim, x);
-    map_features(map, x, inverse_norm, phi);
-  }
+// A chunk of rows, and what it becomes.
+struct MappedChunk {
+  const Rows& rows;
+  size_t first;
+  const bool* valid;
+  MapPanel panel;
+};
+
+// x^T of a chunk, where the map takes it: phi if x are the features already.
+HWY_INLINE void load_panel(const MapParams& map, const ChunkBuffers& buffers, const MappedChunk& chunk) {
+  transpose(gather(chunk.rows, chunk.first, chunk.valid, map.dim, buffers.zeros, buffers.staging), map.dim,
+            map.kind == MapKind::identity ? chunk.panel.phi : chunk.panel.x);
+}
+
+// phi^T [F, 16] of a chunk.
+inline HWY_NOINLINE void chunk_features(const MapParams& map, const ChunkBuffers& buffers, const MappedChunk& chunk) {
+  load_panel(map, buffers, chunk);
+  if (map.kind != MapKind::identity) map_features(map, chunk.panel);
+}
+
+// Of two chunks, the panel of the second one behind that of the first one in memory.
+inline HWY_NOINLINE void chunk_features_of_two(const MapParams& map, const ChunkBuffers& buffers, const MappedChunk& chunk,
+                                               const MappedChunk& second) {
+  load_panel(map, buffers, chunk);
+  load_panel(map, buffers, second);
+  if (map.kind != MapKind::identity) map_two(map, chunk.panel, second.panel);
 }
 
 // Writes rows of y [16, ld] to `out`; rows that do not take part become 0, rows at or past `count` are not changed.
@@ -239,6 +242,13 @@ inline HWY_NOINLINE void put_rows(const MutRows& out, size_t first, size_t count
       for (size_t c = 0; c < columns; ++c) out.set(first + t, c, valid[t] ? y[t * ld + c] : 0.0f);
     }
   }
+}
+
+// Where rows of a whole chunk may be stored without a detour: whole panels of them, all taking part. Null: put_rows has to do it.
+HWY_INLINE float* whole_rows(const MutRows& out, size_t first, size_t count, const bool* valid, size_t columns) {
+  bool whole = count == kPanel && columns % kPanel == 0 && out.direct() && out.row_stride > 0;
+  for (size_t t = 0; t < kPanel; ++t) whole = whole && valid[t];
+  return whole ? out.direct_row(first) : nullptr;
 }
 
 // What a row is divided by: its denominator, or the floor if that is larger. A divisor too small to invert gives 0.

@@ -34,14 +34,14 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, cons
   const ChunkBuffers buffers(arena, problem, problem.group, 1);
   const size_t features = buffers.features, panels = buffers.panels;
   const size_t panel_floats = features * kPanel;
-  const bool store_directly = problem.value_dim % kPanel == 0;
   if (record != nullptr) std::copy_n(state.sums, problem.state_floats(), record);
 
   for (size_t first = begin; first < end; first += kPanel) {
     const size_t count = HWY_MIN(kPanel, end - first);
     Gates gates;
     load_gates(problem, first, end, gates);
-    chunk_features(problem.map, problem.k, first, gates.valid, buffers, buffers.x, buffers.inverse_norm, buffers.phi_k);
+    chunk_features_of_two(problem.map, buffers, {problem.heads[0].q, first, gates.valid, buffers.panel(buffers.phi_q)},
+                          {problem.k, first, gates.valid, buffers.panel(buffers.phi_k, 1)});
     const Chunk values = gather(problem.v, first, gates.valid, problem.value_dim, buffers.zeros, buffers.value_staging);
     pack(values, problem.value_dim, buffers.v);
     scale_panel_rows(buffers.v, gates.weights(), panels, buffers.weighted_v);
@@ -53,14 +53,11 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, cons
     }
     state.log_decay += gates.log_decay;
 
-    bool all_valid = count == kPanel;
-    for (size_t t = 0; t < kPanel; ++t) all_valid = all_valid && gates.valid[t];
-
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
       float* phi_q = buffers.phi_q + g * panel_floats;
       float* scores = buffers.scores + g * kPanel * kPanel;
-      chunk_features(problem.map, head.q, first, gates.valid, buffers, buffers.x, buffers.inverse_norm, phi_q);
+      if (g > 0) chunk_features(problem.map, buffers, {head.q, first, gates.valid, buffers.panel(phi_q)});
       chunk_scores(features, phi_q, buffers.phi_k, gates, scores);
       alignas(64) float den[kPanel];
       for_lanes([&](size_t lane) HWY_ATTR {
@@ -79,6 +76,7 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, cons
       ask_for_chunk(*upcoming.problem, upcoming.begin, upcoming.problem->length, ahead);
       ahead.add_floats(upcoming.state, upcoming.problem->state_floats());
     }
+    ahead.spread(problem.group * tiles_of_panels(kPanel, panels) + tiles_of_panels(features, panels));
     for_panels(panels, [&](size_t p, auto width) HWY_ATTR {
       constexpr size_t kWidth = decltype(width)::value;
       float* sums = state.sums + p * panel_floats;
@@ -88,9 +86,9 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, cons
         const float* phi_q = buffers.phi_q + g * panel_floats;
         const float* scores = buffers.scores + g * kPanel * kPanel;
         const float* inverse_den = buffers.inverse_den + g * kPanel;
-        const bool direct = store_directly && all_valid && head.out.direct() && head.out.row_stride > 0;
-        float* y = direct ? head.out.direct_row(first) + p * kPanel : buffers.y;
-        const size_t ld = direct ? static_cast<size_t>(head.out.row_stride) : kWidth * kPanel;
+        float* direct = whole_rows(head.out, first, count, gates.valid, problem.value_dim);
+        float* y = direct != nullptr ? direct + p * kPanel : buffers.y;
+        const size_t ld = direct != nullptr ? static_cast<size_t>(head.out.row_stride) : kWidth * kPanel;
         for_tiles<kWidth>(kPanel, [&](size_t m, auto shape) HWY_ATTR {
           auto tile = shape.wide_zero();
           tile.multiply(features, phi_q + m, UnitStride(), PanelStride(), sums, panel_floats, kPanel);
@@ -100,7 +98,7 @@ void causal_forward(const LinearProblem& problem, size_t begin, size_t end, cons
           tile.store(y + m * ld, kPanel, ld);
           ahead.ask();
         });
-        if (!direct) {
+        if (direct == nullptr) {
           put_rows(head.out.columns_from(p * kPanel), first, count, gates.valid,
                    HWY_MIN(kWidth * kPanel, problem.value_dim - p * kPanel), buffers.y, ld);
         }
@@ -125,8 +123,14 @@ void fold(const LinearProblem& problem, size_t begin, size_t end, PackedState& s
     for (size_t c = 0; c < chunks; ++c) {
       const size_t at = first + c * kPanel;
       load_gates(problem, at, end, gates[c]);
-      chunk_features(problem.map, problem.k, at, gates[c].valid, buffers, buffers.x, buffers.inverse_norm,
-                     buffers.phi_k + c * features * kPanel);
+      const auto of_keys = [&](size_t i, size_t which) -> MappedChunk {
+        return {problem.k, first + i * kPanel, gates[i].valid, buffers.panel(buffers.phi_k + i * features * kPanel, which)};
+      };
+      if (c % 2 == 1) {
+        chunk_features_of_two(problem.map, buffers, of_keys(c - 1, 0), of_keys(c, 1));
+      } else if (c + 1 == chunks) {
+        chunk_features(problem.map, buffers, of_keys(c, 0));
+      }
       pack(gather(problem.v, at, gates[c].valid, problem.value_dim, buffers.zeros, buffers.value_staging), problem.value_dim,
            buffers.v + c * chunk_values);
       for (size_t t = 0; t < kPanel; ++t) {
@@ -146,6 +150,7 @@ void fold(const LinearProblem& problem, size_t begin, size_t end, PackedState& s
     const size_t next = HWY_MIN(first + kFoldChunks * kPanel, end), next_count = HWY_MIN(kFoldChunks * kPanel, end - next);
     ahead.add(problem.k, next, next_count, problem.map.dim);
     ahead.add(problem.v, next, next_count, problem.value_dim);
+    ahead.spread(tiles_of_panels(features, panels));
     for_panels(panels, [&](size_t p, auto width) HWY_ATTR {
       update_panels<decltype(width)::value>(features, decay, chunks, buffers.phi_k, buffers.weighted_v + p * kPanel * kPanel,
                                             chunk_values, state.sums + p * features * kPanel, ahead);
@@ -175,7 +180,8 @@ void read(const LinearProblem& problem, size_t begin, size_t end, const PackedSt
       const size_t next = HWY_MIN(first + kPanel, end), next_count = HWY_MIN(kPanel, end - next);
       ahead.add(head.q, next, next_count, problem.map.dim);
       ahead.add(head.out, next, next_count, problem.value_dim);
-      chunk_features(problem.map, head.q, first, valid, buffers, buffers.x, buffers.inverse_norm, buffers.phi_q);
+      ahead.spread(tiles_of_panels(kPanel, panels));
+      chunk_features(problem.map, buffers, {head.q, first, valid, buffers.panel(buffers.phi_q)});
       alignas(64) float den[kPanel];
       for_lanes([&](size_t lane)
                     HWY_ATTR { hn::StoreU(weighted_rows(features, state.normaliser, buffers.phi_q, lane), d, den + lane); });
@@ -276,19 +282,21 @@ void compose_states(const LinearProblem& problem, const PackedState& earlier, Pa
   later.log_decay += earlier.log_decay;
 }
 
-size_t linear_scratch_floats(const LinearProblem& problem) { return chosen(HWY_DISPATCH_TABLE(scratch_floats))(problem); }
+size_t linear_scratch_floats(const LinearProblem& problem) {
+  return chosen(KernelOp::linear, HWY_DISPATCH_TABLE(scratch_floats))(problem);
+}
 
 void causal_forward(const LinearProblem& problem, size_t begin, size_t end, const Upcoming& upcoming, PackedState& state,
                     float* record, float* scratch, ClampCount& clamps) {
-  chosen(HWY_DISPATCH_TABLE(causal_forward))(problem, begin, end, upcoming, state, record, scratch, clamps);
+  chosen(KernelOp::linear, HWY_DISPATCH_TABLE(causal_forward))(problem, begin, end, upcoming, state, record, scratch, clamps);
 }
 
 void fold(const LinearProblem& problem, size_t begin, size_t end, PackedState& state, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(fold))(problem, begin, end, state, scratch);
+  chosen(KernelOp::linear, HWY_DISPATCH_TABLE(fold))(problem, begin, end, state, scratch);
 }
 
 void read(const LinearProblem& problem, size_t begin, size_t end, const PackedState& state, float* scratch, ClampCount& clamps) {
-  chosen(HWY_DISPATCH_TABLE(read))(problem, begin, end, state, scratch, clamps);
+  chosen(KernelOp::linear, HWY_DISPATCH_TABLE(read))(problem, begin, end, state, scratch, clamps);
 }
 
 }  // namespace raffia::internal

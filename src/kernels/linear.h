@@ -98,7 +98,7 @@ size_t linear_backward_scratch_floats(const LinearProblem& problem);
 struct Upcoming {
   const LinearProblem* problem = nullptr;
   size_t begin = 0;
-  const float* state = nullptr;  // packed
+  const float* state = nullptr;  // packed; backward: in the record
 };
 
 // Causal forward over tokens [begin, end): reads `state` and updates it to the state after the last token. `record`, if not null,
@@ -114,8 +114,8 @@ void read(const LinearProblem& problem, size_t begin, size_t end, const PackedSt
 
 // Causal backward over tokens [begin, end). `record` holds the state at `begin`, then every kBlock tokens, last the one at `end`;
 // `gradient`: in, of the state at `end`; out, of the state at `begin`.
-void causal_backward(const LinearProblem& problem, size_t begin, size_t end, const float* record, PackedState& gradient,
-                     float* scratch);
+void causal_backward(const LinearProblem& problem, size_t begin, size_t end, const float* record, const Upcoming& upcoming,
+                     PackedState& gradient, float* scratch);
 
 // The part of the state's gradient that tokens [begin, end) add, folded from the end: the first pass of a parallel backward.
 // Adds to `gradient` as it decays; its log_decay accumulates. Needs forward_out in fp32.

@@ -55,7 +55,7 @@ struct BackwardBuffers {
         dx(arena.take((problem.map.dim + kPanel) * kPanel)),
         packed_x(arena.take(kSquare)),
         out(arena.take(panels * kSquare)),
-        dy(arena.take(group * panels * kSquare)),
+        dy(arena.take(kBlockChunks * group * panels * kSquare)),
         dy_reach(arena.take(group * panels * kSquare)),
         dy_transposed(arena.take(panels * kSquare)),
         v_transposed(arena.take(panels * kSquare)),
@@ -64,6 +64,7 @@ struct BackwardBuffers {
 
   float* phi_q(size_t c, size_t g) const { return chunk.phi_q + (c * group + g) * features * kPanel; }
   float* phi_k(size_t c) const { return chunk.phi_k + c * features * kPanel; }
+  float* dy_of(size_t c, size_t g) const { return dy + (c * group + g) * panels * kSquare; }
 
   size_t features, panels, group;
   ChunkBuffers chunk;     // phi_q for [8][group], phi_k for [8] chunks
@@ -78,8 +79,8 @@ struct BackwardBuffers {
   float* dx;              // [d, 16], and a panel more to transpose from
   float* packed_x;        // [16, 16]
   float* out;             // [P][16, 16]
-  float* dy;              // [group][P][16, 16]
-  float* dy_reach;        // the same, rows times e
+  float* dy;              // [8][group][P][16, 16]
+  float* dy_reach;        // [group][P][16, 16]: dy of one chunk, rows times e
   float* dy_transposed;   // [16 P, 16]
   float* v_transposed;    // [16 P, 16]
   float* row_products;    // [16, 16]
@@ -89,17 +90,20 @@ struct BackwardBuffers {
 // x^T [columns, 16] to rows of `out`. `x` has room for a panel more than `columns` rows.
 inline HWY_NOINLINE void put_columns(const MutRows& out, size_t first, size_t count, const bool* valid, size_t columns,
                                      const float* x, float* rows) {
-  const size_t blocks = (columns + kPanel - 1) / kPanel, ld = blocks * kPanel;
+  const size_t blocks = (columns + kPanel - 1) / kPanel;
+  float* direct = whole_rows(out, first, count, valid, columns);
+  float* to = direct != nullptr ? direct : rows;
+  const size_t ld = direct != nullptr ? static_cast<size_t>(out.row_stride) : blocks * kPanel;
   alignas(64) float square[kSquare];
   for (size_t p = 0; p < blocks; ++p) {
     transpose(block_rows(x + p * kSquare, kPanel), kPanel, square);
     for (size_t t = 0; t < kPanel; ++t) {
       Row row;
       row.load(square + t * kPanel);
-      row.store(rows + t * ld + p * kPanel);
+      row.store(to + t * ld + p * kPanel);
     }
   }
-  put_rows(out, first, count, valid, columns, rows, ld);
+  if (direct == nullptr) put_rows(out, first, count, valid, columns, rows, ld);
 }
 
 // Rows past `columns` up to the next panel.
@@ -173,6 +177,12 @@ HWY_INLINE void update_rows(const PackedState& state, const StateUpdate& update,
     tile.store(sums, apart, kPanel);
     ahead.ask();
   }
+}
+
+// Asks of feature_gradient without an update, and with one.
+constexpr size_t asks_of_reading(size_t features) { return tiles_of(features); }
+constexpr size_t asks_of_updating(size_t features, size_t panels) {
+  return tiles_of(features) * (1 + (kHasPairs ? panels / 2 * tiles_of<2>(kRows) + panels % 2 : panels));
 }
 
 // dphi [F, 16] = ([S, z] [X; extra]) diag(lanes) + sum over parts of phi [F, 16] squares [16, 16]: the shape of both dPhiQ^T and
@@ -261,6 +271,20 @@ inline HWY_NOINLINE double inner_product(const LinearProblem& problem, const flo
   return total;
 }
 
+// The rows that a chunk of block_forward reads and writes.
+HWY_INLINE void ask_for_gradient_chunk(const LinearProblem& problem, size_t first, size_t end, Ahead& ahead) {
+  const size_t count = HWY_MIN(kPanel, end - first);
+  ahead.add(problem.k, first, count, problem.map.dim);
+  ahead.add(problem.v, first, count, problem.value_dim);
+  for (size_t g = 0; g < problem.group; ++g) {
+    const QueryHead& head = problem.heads[g];
+    ahead.add(head.q, first, count, problem.map.dim);
+    ahead.add(head.dout, first, count, problem.value_dim);
+    ahead.add(head.forward_out, first, count, problem.value_dim);
+    ahead.add(head.dq, first, count, problem.map.dim);
+  }
+}
+
 // Left to right over a block: dq, and what the pass from right to left needs.
 inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begin, size_t end, PackedState& state,
                                        const BackwardBuffers& buffers, Gates* gates, float* h) {
@@ -271,8 +295,9 @@ inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begi
     Gates& gate = gates[c];
     load_gates(problem, first, end, gate);
     float* phi_k = buffers.phi_k(c);
-    chunk_features(problem.map, problem.k, first, gate.valid, buffers.chunk, buffers.x_k + c * dim * kPanel,
-                   buffers.inverse_norm_k + c * kPanel, phi_k);
+    chunk_features_of_two(
+        problem.map, buffers.chunk, {problem.heads[0].q, first, gate.valid, buffers.chunk.panel(buffers.phi_q(c, 0))},
+        {problem.k, first, gate.valid, {buffers.x_k + c * dim * kPanel, buffers.inverse_norm_k + c * kPanel, phi_k}});
     pack(gather(problem.v, first, gate.valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging),
          problem.value_dim, buffers.chunk.v);
     transpose(block_rows(gate.mix[0], kPanel), kPanel, buffers.mix_transposed);
@@ -282,23 +307,18 @@ inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begi
     const bool more = first + kPanel < end;  // the state after the block is not needed
     Ahead ahead;
     if (more) {
-      const size_t next = first + kPanel, next_count = HWY_MIN(kPanel, end - next);
-      ahead.add(problem.k, next, next_count, dim);
-      ahead.add(problem.v, next, next_count, problem.value_dim);
-      for (size_t g = 0; g < problem.group; ++g) {
-        const QueryHead& head = problem.heads[g];
-        ahead.add(head.q, next, next_count, dim);
-        ahead.add(head.dout, next, next_count, problem.value_dim);
-        ahead.add(head.forward_out, next, next_count, problem.value_dim);
-        ahead.add(head.dq, next, next_count, dim);
-      }
+      ask_for_gradient_chunk(problem, first + kPanel, end, ahead);
+    } else {  // the pass from right to left begins here
+      ahead.add(problem.dk, first, count, dim);
+      ahead.add(problem.dv, first, count, problem.value_dim);
     }
+    ahead.spread(problem.group * asks_of_reading(features) + asks_of_updating(features, panels) - asks_of_reading(features));
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
       float* phi_q = buffers.phi_q(c, g);
       float* dden = buffers.dden + (c * problem.group + g) * kPanel;
-      chunk_features(problem.map, head.q, first, gate.valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm, phi_q);
-      load_output_gradient(problem, head, first, count, gate.valid, buffers, buffers.dy, buffers.dy_transposed, dden);
+      if (g > 0) chunk_features(problem.map, buffers.chunk, {head.q, first, gate.valid, buffers.chunk.panel(phi_q)});
+      load_output_gradient(problem, head, first, count, gate.valid, buffers, buffers.dy_of(c, g), buffers.dy_transposed, dden);
       // B^T [i, t] = (V_i . dY_t + dden_t) M_ti
       for_tiles(kPanel, [&](size_t m, auto shape) HWY_ATTR {
         auto tile = shape.load(dden, 0);
@@ -326,12 +346,9 @@ inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begi
   }
 }
 
-// diag(e) dY of every query head, into dy_reach.
-inline HWY_NOINLINE void scale_by_reach(const BackwardBuffers& buffers, const float* reach) {
-  for (size_t g = 0; g < buffers.group; ++g) {
-    const size_t at = g * buffers.panels * kSquare;
-    scale_panel_rows(buffers.dy + at, reach, buffers.panels, buffers.dy_reach + at);
-  }
+// diag(e) dY of chunk c and every query head, into dy_reach.
+HWY_INLINE void scale_by_reach(const BackwardBuffers& buffers, size_t c, const float* reach) {
+  scale_panel_rows(buffers.dy_of(c, 0), reach, buffers.group * buffers.panels, buffers.dy_reach);
 }
 
 // dz <- decay dz + sum over g of PhiQ^T (e o dden).
@@ -350,7 +367,7 @@ inline HWY_NOINLINE void update_normaliser_gradient(const BackwardBuffers& buffe
 // dS <- decay dS + sum over g of PhiQ^T diag(e) dY, and dz likewise, for `dy` [group][P][16, 16] and `dden` of chunk c.
 inline HWY_NOINLINE void update_gradient(const BackwardBuffers& buffers, size_t c, float decay, const float* reach,
                                          PackedState& gradient, Ahead& ahead) {
-  scale_by_reach(buffers, reach);
+  scale_by_reach(buffers, c, reach);
   for_panels(buffers.panels, [&](size_t p, auto width) HWY_ATTR {
     update_panels<decltype(width)::value>(buffers.features, decay, buffers.group, buffers.phi_q(c, 0),
                                           buffers.dy_reach + p * kSquare, buffers.panels * kSquare,
@@ -359,11 +376,14 @@ inline HWY_NOINLINE void update_gradient(const BackwardBuffers& buffers, size_t 
   update_normaliser_gradient(buffers, c, decay, reach, gradient);
 }
 
-// dv rows of a chunk: diag(w) PhiK dS + sum over g of A_g^T dY_g. `scores` [group][16, 16], null for none.
-inline HWY_NOINLINE void value_gradient(const LinearProblem& problem, size_t first, size_t count, const bool* valid,
-                                        const float* weights, const float* phi_k, const PackedState& gradient,
-                                        const float* scores, const BackwardBuffers& buffers) {
-  const size_t ld = buffers.panels * kPanel;
+// dv rows of chunk c: diag(w) PhiK dS + sum over g of A_g^T dY_g. `scores` [group][16, 16], null for none.
+inline HWY_NOINLINE void value_gradient(const LinearProblem& problem, size_t c, size_t first, size_t count, const bool* valid,
+                                        const float* weights, const PackedState& gradient, const float* scores,
+                                        const BackwardBuffers& buffers) {
+  const float* phi_k = buffers.phi_k(c);
+  float* direct = whole_rows(problem.dv, first, count, valid, problem.value_dim);
+  float* rows = direct != nullptr ? direct : buffers.rows;
+  const size_t ld = direct != nullptr ? static_cast<size_t>(problem.dv.row_stride) : buffers.panels * kPanel;
   for_panels(buffers.panels, [&](size_t p, auto width) HWY_ATTR {
     for_tiles<decltype(width)::value>(kPanel, [&](size_t m, auto shape) HWY_ATTR {
       auto tile = shape.wide_zero();
@@ -372,41 +392,47 @@ inline HWY_NOINLINE void value_gradient(const LinearProblem& problem, size_t fir
       tile.scale_rows(weights + m);
       for (size_t g = 0; scores != nullptr && g < buffers.group; ++g) {  // row i of A^T begins at t = i
         tile.multiply(kPanel - m, scores + g * kSquare + m * kPanel + m, UnitStride(), PanelStride(),
-                      buffers.dy + (g * buffers.panels + p) * kSquare + m * kPanel, kSquare, kPanel);
+                      buffers.dy_of(c, g) + p * kSquare + m * kPanel, kSquare, kPanel);
       }
-      tile.store(buffers.rows + p * kPanel + m * ld, kPanel, ld);
+      tile.store(rows + p * kPanel + m * ld, kPanel, ld);
     });
   });
-  put_rows(problem.dv, first, count, valid, problem.value_dim, buffers.rows, ld);
+  if (direct == nullptr) put_rows(problem.dv, first, count, valid, problem.value_dim, buffers.rows, ld);
 }
 
 // Right to left over a block: dk, dv, dgate and dS. `suffix` is the gradient of log g summed so far, <S, dS> at the end of the
-// block first.
+// block first. `upcoming`: its state is the record.
 inline HWY_NOINLINE void block_backward(const LinearProblem& problem, size_t begin, size_t end, PackedState& gradient,
-                                        const BackwardBuffers& buffers, const Gates* gates, const float* h, double suffix) {
+                                        const BackwardBuffers& buffers, const Gates* gates, const float* h, double suffix,
+                                        const Upcoming& upcoming) {
   const Tag d;
   const size_t features = buffers.features, panels = buffers.panels, dim = problem.map.dim;
-  for (size_t c = (end - begin + kPanel - 1) / kPanel; c-- > 0;) {
+  const size_t chunks = (end - begin + kPanel - 1) / kPanel;
+  // Each chunk asks for its part of the state that comes next.
+  const size_t upcoming_floats = upcoming.state == nullptr ? 0 : upcoming.problem->state_floats();
+  for (size_t c = chunks; c-- > 0;) {
     const size_t first = begin + c * kPanel, count = HWY_MIN(kPanel, end - first);
     const Gates& gate = gates[c];
     const float* phi_k = buffers.phi_k(c);
     transpose(gather(problem.v, first, gate.valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging),
               problem.value_dim, buffers.v_transposed);
     zero_last_rows(buffers.v_transposed, problem.value_dim);
-    for (size_t g = 0; g < problem.group; ++g) {
-      load_output_gradient(problem, problem.heads[g], first, count, gate.valid, buffers, buffers.dy + g * panels * kSquare,
-                           nullptr, nullptr);
-      chunk_scores(features, buffers.phi_q(c, g), phi_k, gate, buffers.chunk.scores + g * kSquare);
-    }
     if (problem.dv.data != nullptr) {
-      value_gradient(problem, first, count, gate.valid, gate.weights(), phi_k, gradient, buffers.chunk.scores, buffers);
+      for (size_t g = 0; g < problem.group; ++g) {
+        chunk_scores(features, buffers.phi_q(c, g), phi_k, gate, buffers.chunk.scores + g * kSquare);
+      }
+      value_gradient(problem, c, first, count, gate.valid, gate.weights(), gradient, buffers.chunk.scores, buffers);
     }
     Ahead ahead;
     if (c > 0) {
       ahead.add(problem.dk, first - kPanel, kPanel, dim);
       ahead.add(problem.dv, first - kPanel, kPanel, problem.value_dim);
+    } else if (upcoming.problem != nullptr) {
+      ask_for_gradient_chunk(*upcoming.problem, upcoming.begin, upcoming.problem->length, ahead);
     }
-    scale_by_reach(buffers, gate.reach);
+    if (upcoming_floats > 0) ahead.add_floats(upcoming.state + c * upcoming_floats / chunks, upcoming_floats / chunks);
+    ahead.spread(asks_of_updating(features, panels));
+    scale_by_reach(buffers, c, gate.reach);
     const StateUpdate update{gate.decay(), problem.group, buffers.phi_q(c, 0), buffers.dy_reach};
     feature_gradient(features, panels, gradient, buffers.v_transposed, kOnes, gate.weights(), problem.group, buffers.phi_q(c, 0),
                      buffers.b + c * problem.group * kSquare, &update, ahead, buffers.dphi);

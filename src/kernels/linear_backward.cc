@@ -12,8 +12,8 @@ HWY_BEFORE_NAMESPACE();
 namespace raffia::internal {
 namespace HWY_NAMESPACE {
 
-void causal_backward(const LinearProblem& problem, size_t begin, size_t end, const float* record, PackedState& gradient,
-                     float* scratch) {
+void causal_backward(const LinearProblem& problem, size_t begin, size_t end, const float* record, const Upcoming& upcoming,
+                     PackedState& gradient, float* scratch) {
   Arena arena(scratch);
   const BackwardBuffers buffers(arena, problem);
   PackedState state(arena.take(problem.state_floats()), problem);
@@ -26,7 +26,8 @@ void causal_backward(const LinearProblem& problem, size_t begin, size_t end, con
     const double suffix = problem.dgate.data == nullptr ? 0.0 : inner_product(problem, after, gradient);
     std::copy_n(before, problem.state_floats(), state.sums);
     block_forward(problem, first, last, state, buffers, gates, h);
-    block_backward(problem, first, last, gradient, buffers, gates, h, suffix);
+    const Upcoming next = block == 0 ? upcoming : Upcoming{&problem, first - kBlock, before - problem.state_floats()};
+    block_backward(problem, first, last, gradient, buffers, gates, h, suffix, next);
   }
 }
 
@@ -39,8 +40,7 @@ void fold_gradient(const LinearProblem& problem, size_t begin, size_t end, Packe
     load_gates(problem, first, end, gate);
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
-      chunk_features(problem.map, head.q, first, gate.valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm,
-                     buffers.phi_q(0, g));
+      chunk_features(problem.map, buffers.chunk, {head.q, first, gate.valid, buffers.chunk.panel(buffers.phi_q(0, g))});
       load_output_gradient(problem, head, first, count, gate.valid, buffers, buffers.dy + g * buffers.panels * kSquare, nullptr,
                            buffers.dden + g * kPanel);
     }
@@ -51,6 +51,7 @@ void fold_gradient(const LinearProblem& problem, size_t begin, size_t end, Packe
         ahead.add(problem.heads[g].dout, first - kPanel, kPanel, problem.value_dim);
       }
     }
+    ahead.spread(tiles_of_panels(buffers.features, buffers.panels));
     update_gradient(buffers, 0, gate.decay(), gate.reach, gradient, ahead);
     gradient.log_decay += gate.log_decay;
   }
@@ -71,11 +72,11 @@ void read_backward(const LinearProblem& problem, size_t begin, size_t end, const
       ahead.add(problem.heads[g].dout, next, next_count, problem.value_dim);
       ahead.add(problem.heads[g].forward_out, next, next_count, problem.value_dim);
     }
+    ahead.spread(problem.group * asks_of_reading(buffers.features) + tiles_of_panels(buffers.features, buffers.panels));
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
       float* dden = buffers.dden + g * kPanel;
-      chunk_features(problem.map, head.q, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm,
-                     buffers.phi_q(0, g));
+      chunk_features(problem.map, buffers.chunk, {head.q, first, valid, buffers.chunk.panel(buffers.phi_q(0, g))});
       load_output_gradient(problem, head, first, count, valid, buffers, buffers.dy + g * buffers.panels * kSquare,
                            buffers.dy_transposed, dden);
       feature_gradient(buffers.features, buffers.panels, state, buffers.dy_transposed, dden, kOnes, 0, nullptr, nullptr, nullptr,
@@ -99,17 +100,18 @@ void fold_backward(const LinearProblem& problem, size_t begin, size_t end, const
     alignas(64) float weights[kPanel];
     for (size_t t = 0; t < kPanel; ++t) weights[t] = valid[t] ? 1.0f : 0.0f;
     float* phi_k = buffers.phi_k(0);
-    chunk_features(problem.map, problem.k, first, valid, buffers.chunk, buffers.chunk.x, buffers.chunk.inverse_norm, phi_k);
+    chunk_features(problem.map, buffers.chunk, {problem.k, first, valid, buffers.chunk.panel(phi_k)});
     transpose(gather(problem.v, first, valid, problem.value_dim, buffers.chunk.zeros, buffers.chunk.value_staging),
               problem.value_dim, buffers.v_transposed);
     zero_last_rows(buffers.v_transposed, problem.value_dim);
     if (problem.dv.data != nullptr) {
-      value_gradient(problem, first, count, valid, weights, phi_k, gradient, nullptr, buffers);
+      value_gradient(problem, 0, first, count, valid, weights, gradient, nullptr, buffers);
     }
     Ahead ahead;
     const size_t next = HWY_MIN(first + kPanel, end), next_count = HWY_MIN(kPanel, end - next);
     ahead.add(problem.k, next, next_count, problem.map.dim);
     ahead.add(problem.v, next, next_count, problem.value_dim);
+    ahead.spread(asks_of_reading(buffers.features));
     feature_gradient(buffers.features, buffers.panels, gradient, buffers.v_transposed, kOnes, weights, 0, nullptr, nullptr,
                      nullptr, ahead, buffers.dphi);
     map_features_backward(problem.map, buffers.chunk.x, buffers.chunk.inverse_norm, phi_k, buffers.dphi, problem.map_sums,
@@ -139,25 +141,26 @@ HWY_EXPORT(read_backward);
 HWY_EXPORT(fold_backward);
 
 size_t linear_backward_scratch_floats(const LinearProblem& problem) {
-  return chosen(HWY_DISPATCH_TABLE(backward_scratch_floats))(problem);
+  return chosen(KernelOp::linear_backward, HWY_DISPATCH_TABLE(backward_scratch_floats))(problem);
 }
 
-void causal_backward(const LinearProblem& problem, size_t begin, size_t end, const float* record, PackedState& gradient,
-                     float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(causal_backward))(problem, begin, end, record, gradient, scratch);
+void causal_backward(const LinearProblem& problem, size_t begin, size_t end, const float* record, const Upcoming& upcoming,
+                     PackedState& gradient, float* scratch) {
+  chosen(KernelOp::linear_backward, HWY_DISPATCH_TABLE(causal_backward))(problem, begin, end, record, upcoming, gradient,
+                                                                         scratch);
 }
 
 void fold_gradient(const LinearProblem& problem, size_t begin, size_t end, PackedState& gradient, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(fold_gradient))(problem, begin, end, gradient, scratch);
+  chosen(KernelOp::linear_backward, HWY_DISPATCH_TABLE(fold_gradient))(problem, begin, end, gradient, scratch);
 }
 
 void read_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& state, PackedState& gradient,
                    float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(read_backward))(problem, begin, end, state, gradient, scratch);
+  chosen(KernelOp::linear_backward, HWY_DISPATCH_TABLE(read_backward))(problem, begin, end, state, gradient, scratch);
 }
 
 void fold_backward(const LinearProblem& problem, size_t begin, size_t end, const PackedState& gradient, float* scratch) {
-  chosen(HWY_DISPATCH_TABLE(fold_backward))(problem, begin, end, gradient, scratch);
+  chosen(KernelOp::linear_backward, HWY_DISPATCH_TABLE(fold_backward))(problem, begin, end, gradient, scratch);
 }
 
 }  // namespace raffia::internal

@@ -160,7 +160,7 @@ HWY_EXPORT(noise_of_blocks);
 
 void randomized_noise(const StreamKey& key, int64_t query, int64_t draws, int64_t draw, std::span<float> noise) {
   const uint64_t block = 1 + block_of_draw(query, draws, draw, static_cast<int64_t>(noise.size()));
-  chosen(HWY_DISPATCH_TABLE(noise_of_blocks))(key, block, noise.size(), noise.data());
+  chosen(KernelOp::noise, HWY_DISPATCH_TABLE(noise_of_blocks))(key, block, noise.size(), noise.data());
 }
 
 }  // namespace raffia::internal

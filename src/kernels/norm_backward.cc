@@ -108,11 +108,11 @@ void for_each_row(const char* op, const NormGradients& of, RowFunction* backward
 }  // namespace
 
 void layer_norm_backward(const NormGradients& of) {
-  for_each_row("layer_norm_backward", of, chosen(HWY_DISPATCH_TABLE(layer_norm_backward_row)));
+  for_each_row("layer_norm_backward", of, chosen(KernelOp::norm_backward, HWY_DISPATCH_TABLE(layer_norm_backward_row)));
 }
 
 void rms_norm_backward(const NormGradients& of) {
-  for_each_row("rms_norm_backward", of, chosen(HWY_DISPATCH_TABLE(rms_norm_backward_row)));
+  for_each_row("rms_norm_backward", of, chosen(KernelOp::norm_backward, HWY_DISPATCH_TABLE(rms_norm_backward_row)));
 }
 
 }  // namespace raffia::internal

@@ -178,6 +178,45 @@ struct PanelRow<0, D> {
 #endif
 using Row = PanelRow<kVecs>;
 
+#if HWY_TARGET != HWY_SCALAR
+// The sums across the lanes of four vectors, as one vector of four.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> sums_of_four(D d, V a, V b, V c, V e) {
+  const hn::RepartitionToWide<D> dw;
+  const auto ab = hn::BitCast(dw, hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b)));
+  const auto ce = hn::BitCast(dw, hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e)));
+  const auto sums = hn::Add(hn::BitCast(d, hn::InterleaveLower(dw, ab, ce)), hn::BitCast(d, hn::InterleaveUpper(dw, ab, ce)));
+  const hn::CappedTag<float, 4> d4;
+  if constexpr (hn::MaxLanes(D()) == 16) {
+    const hn::CappedTag<float, 8> d8;
+    const auto halves = hn::Add(hn::LowerHalf(d8, sums), hn::UpperHalf(d8, sums));
+    return hn::Add(hn::LowerHalf(d4, halves), hn::UpperHalf(d4, halves));
+  } else if constexpr (hn::MaxLanes(D()) == 8) {
+    return hn::Add(hn::LowerHalf(d4, sums), hn::UpperHalf(d4, sums));
+  } else {
+    return sums;
+  }
+}
+#endif
+
+// Calls body(c, N, D) for N vectors of columns from c on: eight at a time, then four, two and one, so that what belongs to them
+// stays in registers, and for the rest one of eight and of four lanes. Returns the first column that is in no vector.
+template <class Body>
+HWY_INLINE size_t for_columns(size_t columns, const Body& body) {
+  size_t c = 0;
+  const auto take = [&](auto vectors, auto d) HWY_ATTR {
+    constexpr size_t kStep = decltype(vectors)::value * hn::MaxLanes(d);
+    for (; c + kStep <= columns; c += kStep) body(c, vectors, d);
+  };
+  take(std::integral_constant<size_t, 8>(), Tag());
+  take(std::integral_constant<size_t, 4>(), Tag());
+  take(std::integral_constant<size_t, 2>(), Tag());
+  take(std::integral_constant<size_t, 1>(), Tag());
+  if constexpr (kLanes > 8) take(std::integral_constant<size_t, 1>(), hn::CappedTag<float, 8>());
+  if constexpr (kLanes > 4) take(std::integral_constant<size_t, 1>(), hn::CappedTag<float, 4>());
+  return c;
+}
+
 template <size_t R>
 struct Tile {
   Row head;
@@ -225,6 +264,13 @@ struct Tile {
     head.add_product(hn::Set(Tag(), *a), row);
     tail.add_outer(a + row_stride, row_stride, row);
   }
+  // Row m += factor times the row at rows + m * stride.
+  HWY_INLINE void add_rows(Vec factor, const float* HWY_RESTRICT rows, size_t stride) {
+    Row row;
+    row.load(rows);
+    head.add_product(factor, row);
+    tail.add_rows(factor, rows + stride, stride);
+  }
 
   // += A B over `depth` columns of A.
   template <class RowStride, class ColStride>
@@ -249,6 +295,7 @@ struct Tile<0> {
   HWY_INLINE void scale_columns(const Row&) {}
   HWY_INLINE void add_columns(const Row&) {}
   HWY_INLINE void multiply_elements(const float*, size_t) {}
+  HWY_INLINE void add_rows(Vec, const float*, size_t) {}
   template <class RowStride>
   HWY_INLINE void add_outer(const float*, RowStride, const Row&) {}
 };
@@ -385,6 +432,18 @@ HWY_INLINE void for_tiles(size_t rows, const Body& body) {
     call_tile<kMax, P>(take, m, body);
     m += take;
   }
+}
+
+// How often for_tiles calls its body.
+template <size_t P = 1>
+constexpr size_t tiles_of(size_t rows) {
+  constexpr size_t kMax = P == 1 ? kRows : kPairRows;
+  return (rows + kMax - 1) / kMax;
+}
+
+// How often for_tiles calls its body in for_panels.
+constexpr size_t tiles_of_panels(size_t rows, size_t panels) {
+  return kHasPairs ? panels / 2 * tiles_of<2>(rows) + panels % 2 * tiles_of(rows) : panels * tiles_of(rows);
 }
 
 // Calls body(p, P) for panels p .. p + P - 1, as std::integral_constant: in pairs where they pay.

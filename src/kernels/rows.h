@@ -2,6 +2,7 @@
 #ifndef RAFFIA_KERNELS_ROWS_H_
 #define RAFFIA_KERNELS_ROWS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -48,6 +49,34 @@ struct MutRows {
     }
   }
 };
+
+// Row t of any type and strides, for code that reads rows of floats by their pointer too.
+struct RowColumns {
+  const Rows& rows;
+  size_t t;
+  template <class Index>
+  float operator[](Index column) const {
+    return rows.at(t, static_cast<size_t>(column));
+  }
+};
+
+// Row t of `from` as floats in one piece.
+inline void copy_floats(const Rows& from, size_t t, size_t columns, float* to) {
+  if (from.direct()) {
+    std::copy_n(from.direct_row(t), columns, to);
+  } else {
+    for (size_t i = 0; i < columns; ++i) to[i] = from.at(t, i);
+  }
+}
+
+// Row t of `from` to row u of `to`.
+inline void copy_row(const Rows& from, size_t t, size_t columns, const MutRows& to, size_t u) {
+  if (to.direct()) {
+    copy_floats(from, t, columns, to.direct_row(u));
+  } else {
+    for (size_t i = 0; i < columns; ++i) to.set(u, i, from.at(t, i));
+  }
+}
 
 // Head `h` of batch entry `b`, from token `t` on.
 template <class AnyRows, class AnyView>

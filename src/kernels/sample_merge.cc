@@ -33,11 +33,12 @@ HWY_INLINE void mix_rows(const float* HWY_RESTRICT added, float p, float q, size
 void merge_all(const SampleMerge& merge) {
   const Tag d;
   constexpr float kNone = -std::numeric_limits<float>::infinity();
+  const size_t apart = merge.value_stride == 0 ? merge.value_dim : merge.value_stride;
   const Vec none = hn::Set(d, kNone), zero = hn::Zero(d), decay = hn::Set(d, merge.log_decay);
   for (size_t first = 0; first < merge.count; first += kPanel) {
     const size_t count = HWY_MIN(kPanel, merge.count - first);
     alignas(64) float before[kPanel], added[kPanel], mixture[kPanel], kept[kPanel], share[kPanel];
-    std::fill(std::copy_n(merge.log_weights + first, count, before), before + kPanel, kNone);
+    for (size_t t = 0; t < kPanel; ++t) before[t] = t < count ? merge.log_weights[(first + t) * merge.weight_stride] : kNone;
     std::fill(std::copy_n(merge.added + first, count, added), added + kPanel, kNone);
     std::fill_n(mixture, kPanel, 0.0f);
     if (merge.mixture != nullptr) std::copy_n(merge.mixture + first, count, mixture);
@@ -52,10 +53,10 @@ void merge_all(const SampleMerge& merge) {
       hn::Store(exp_of_nonpositive(d, at_most(d, zero, hn::Sub(a, reference))), d, kept + i);
       hn::Store(exp_of_nonpositive(d, at_most(d, zero, hn::Sub(b, reference))), d, share + i);
     }
-    std::copy_n(before, count, merge.log_weights + first);
     for (size_t t = 0; t < count; ++t) {
-      const size_t row = (first + t) * merge.value_dim;
-      mix_rows(merge.added_values + row, kept[t], share[t], merge.value_dim, merge.values + row);
+      const size_t sample = first + t;
+      merge.log_weights[sample * merge.weight_stride] = before[t];
+      mix_rows(merge.added_values + sample * merge.value_dim, kept[t], share[t], merge.value_dim, merge.values + sample * apart);
     }
   }
 }
@@ -69,7 +70,7 @@ namespace raffia::internal {
 
 HWY_EXPORT(merge_all);
 
-void merge_samples(const SampleMerge& merge) { chosen(HWY_DISPATCH_TABLE(merge_all))(merge); }
+void merge_samples(const SampleMerge& merge) { chosen(KernelOp::sample_merge, HWY_DISPATCH_TABLE(merge_all))(merge); }
 
 }  // namespace raffia::internal
 #endif

@@ -115,7 +115,7 @@ inline HWY_NOINLINE void pack_rows(const KeySource& source, size_t dim, size_t v
   }
 }
 
-void pack_block(const PackTask& task, float* scratch) {
+inline HWY_NOINLINE void pack_block(const PackTask& task, float* scratch) {
   const PackedKeys& keys = task.keys;
   const size_t begin = task.block * kKeyBlock;
   pack_rows(task.source, keys.dim, keys.value_dim, begin, std::min(begin + kKeyBlock, keys.count), keys.k_block(task.block),
@@ -178,11 +178,14 @@ HWY_INLINE void for_query_tiles(const Visibility& visible, size_t rows, const Bo
   }
 }
 
-HWY_INLINE Seen seen_of(const Visibility& visible, size_t i, size_t block_begin, size_t block_count) {
-  const size_t begin = visible.begin(i), end = visible.end(i);
-  const Seen seen = {begin > block_begin ? HWY_MIN(begin - block_begin, block_count) : 0,
-                     end > block_begin ? HWY_MIN(end - block_begin, block_count) : 0};
-  return seen.begin < seen.end ? seen : Seen{seen.end, seen.end};
+// Of queries [first, first + count): seen[i] is that of query first + i.
+HWY_INLINE void fill_seen(const Visibility& visible, size_t first, size_t count, size_t block_begin, size_t block_count,
+                          Seen* HWY_RESTRICT seen) {
+  visible.for_queries(first, first + count, [&](size_t i, size_t begin, size_t end) HWY_ATTR {
+    const Seen of_block = {begin > block_begin ? HWY_MIN(begin - block_begin, block_count) : 0,
+                           end > block_begin ? HWY_MIN(end - block_begin, block_count) : 0};
+    seen[i - first] = of_block.begin < of_block.end ? of_block : Seen{of_block.end, of_block.end};
+  });
 }
 
 // scores[i][left, width) = q_i . k_j for the rows of a tile; `k` is a packed block.
@@ -197,7 +200,22 @@ HWY_INLINE void score_tile(const float* HWY_RESTRICT q, size_t dim, const float*
   }
 }
 
-void forward_block(const ForwardTask& task, float* scratch) {
+// out [columns] += weights [depth] times rows of panels of kKeyBlock rows. Up to four panels at once: one alone would wait for
+// each of its sums.
+HWY_INLINE void add_row_product(const float* HWY_RESTRICT weights, size_t depth, const float* HWY_RESTRICT panels, size_t columns,
+                                float* HWY_RESTRICT out) {
+  for (size_t c = 0; c < columns; c += 4 * kPanel) {
+    call_tile<4>(HWY_MIN(4, (columns - c) / kPanel), c, [&]<size_t R>(size_t begin, TileShape<R>) HWY_ATTR {
+      Tile<R> sums;  // row p is panel p
+      sums.load(out + begin, kPanel);
+      const float* row = panels + begin * kKeyBlock;
+      for (size_t k = 0; k < depth; ++k, row += kPanel) sums.add_rows(hn::Set(Tag(), weights[k]), row, kKeyBlock * kPanel);
+      sums.store(out + begin, kPanel);
+    });
+  }
+}
+
+inline HWY_NOINLINE void forward_block(const ForwardTask& task, float* scratch) {
   const PackedKeys& keys = task.keys;
   const size_t dim = keys.dim, columns = keys.value_columns(), queries = task.count;
   float* q = scratch;                             // [queries][dim]
@@ -232,7 +250,7 @@ void forward_block(const ForwardTask& task, float* scratch) {
   const size_t end = task.visible.end(task.first + queries - 1);
   const size_t unit = task.unpacked == nullptr ? kKeyBlock : kPanel;  // packed blocks cannot be moved
   for (size_t begin = task.visible.begin(task.first) / unit * unit; begin < end; begin += kKeyBlock) {
-    for (size_t i = 0; i < queries; ++i) seen[i] = seen_of(task.visible, task.first + i, begin, kKeyBlock);
+    fill_seen(task.visible, task.first, queries, begin, kKeyBlock, seen);
     const float *k = own_k, *v = own_v, *bias = task.masked ? own_bias : nullptr;
     if (task.unpacked != nullptr) {
       pack_rows(*task.unpacked, dim, keys.value_dim, begin, std::min({begin + kKeyBlock, keys.count, end}), own_k, own_v,
@@ -272,15 +290,12 @@ void forward_block(const ForwardTask& task, float* scratch) {
         tile.scale_rows(shrink + m);
         tile.multiply(shared - left, scores + m * kKeyBlock + left, kKeyBlock, UnitStride(), panel + left * kPanel, kPanel);
         tile.store(o, columns);
-        for (size_t i = 1; i < kTileRows; ++i) {
-          const size_t from = HWY_MAX(shared, seen[m + i].begin);
-          if (seen[m + i].end <= from) continue;
-          Tile<1> row;
-          row.load(o + i * columns, columns);
-          row.multiply(seen[m + i].end - from, scores + (m + i) * kKeyBlock + from, kKeyBlock, UnitStride(),
-                       panel + from * kPanel, kPanel);
-          row.store(o + i * columns, columns);
-        }
+      }
+      for (size_t i = 1; i < kTileRows; ++i) {
+        const size_t from = HWY_MAX(shared, seen[m + i].begin);
+        if (seen[m + i].end <= from) continue;
+        add_row_product(scores + (m + i) * kKeyBlock + from, seen[m + i].end - from, v + from * kPanel, columns,
+                        out + (m + i) * columns);
       }
     });
   }

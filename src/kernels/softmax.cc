@@ -21,19 +21,29 @@ HWY_EXPORT(backward_head);
 HWY_EXPORT(step_stretch);
 HWY_EXPORT(step_combine);
 
-void pack_keys(const PackTask& task, float* scratch) { chosen(HWY_DISPATCH_TABLE(pack_block))(task, scratch); }
+void pack_keys(const PackTask& task, float* scratch) { chosen(KernelOp::softmax, HWY_DISPATCH_TABLE(pack_block))(task, scratch); }
 
-void softmax_forward(const ForwardTask& task, float* scratch) { chosen(HWY_DISPATCH_TABLE(forward_block))(task, scratch); }
+void softmax_forward(const ForwardTask& task, float* scratch) {
+  chosen(KernelOp::softmax, HWY_DISPATCH_TABLE(forward_block))(task, scratch);
+}
 
-void softmax_draw(const DrawTask& task, float* scratch) { chosen(HWY_DISPATCH_TABLE(draw_block))(task, scratch); }
+void softmax_draw(const DrawTask& task, float* scratch) {
+  chosen(KernelOp::softmax, HWY_DISPATCH_TABLE(draw_block))(task, scratch);
+}
 
-void pack_queries(const PackQueriesTask& task, float*) { chosen(HWY_DISPATCH_TABLE(pack_query_rows))(task); }
+void pack_queries(const PackQueriesTask& task, float*) { chosen(KernelOp::softmax, HWY_DISPATCH_TABLE(pack_query_rows))(task); }
 
-void softmax_backward(const BackwardTask& task, float* scratch) { chosen(HWY_DISPATCH_TABLE(backward_head))(task, scratch); }
+void softmax_backward(const BackwardTask& task, float* scratch) {
+  chosen(KernelOp::softmax_backward, HWY_DISPATCH_TABLE(backward_head))(task, scratch);
+}
 
-void softmax_step_stretch(const StepTask& task, float* scratch) { chosen(HWY_DISPATCH_TABLE(step_stretch))(task, scratch); }
+void softmax_step_stretch(const StepTask& task, float* scratch) {
+  chosen(KernelOp::softmax_step, HWY_DISPATCH_TABLE(step_stretch))(task, scratch);
+}
 
-void softmax_step_combine(const CombineTask& task, float* scratch) { chosen(HWY_DISPATCH_TABLE(step_combine))(task, scratch); }
+void softmax_step_combine(const CombineTask& task, float* scratch) {
+  chosen(KernelOp::softmax_step, HWY_DISPATCH_TABLE(step_combine))(task, scratch);
+}
 
 }  // namespace raffia::internal
 #endif

@@ -67,8 +67,22 @@ struct Visibility {
   int64_t window = 0, phase = 0;
   Edge first, last;
 
-  size_t begin(size_t i) const { return at(first, i); }
-  size_t end(size_t i) const { return at(last, i); }
+  size_t begin(size_t i) const { return at(first, i, window_of(i)); }
+  size_t end(size_t i) const { return at(last, i, window_of(i)); }
+
+  // body(i, begin(i), end(i)) for queries [from, to), without a division for each.
+  template <class Body>
+  void for_queries(size_t from, size_t to, const Body& body) const {
+    int64_t w = window_of(from),
+            next = window > 0 ? (w + 1) * window - phase : INT64_MAX;  // the first query of the window after w
+    for (size_t i = from; i < to; ++i) {
+      if (static_cast<int64_t>(i) == next) {
+        ++w;
+        next += window;
+      }
+      body(i, at(first, i, w), at(last, i, w));
+    }
+  }
 
   // Every key.
   static Visibility all(size_t queries, size_t keys) {
@@ -117,9 +131,9 @@ struct Visibility {
   }
 
  private:
-  size_t at(const Edge& edge, size_t i) const {
-    int64_t key = edge.offset + edge.per_query * static_cast<int64_t>(i);
-    if (window > 0) key += edge.per_window * ((static_cast<int64_t>(i) + phase) / window);
+  int64_t window_of(size_t i) const { return window > 0 ? (static_cast<int64_t>(i) + phase) / window : 0; }
+  size_t at(const Edge& edge, size_t i, int64_t w) const {
+    const int64_t key = edge.offset + edge.per_query * static_cast<int64_t>(i) + edge.per_window * w;
     return static_cast<size_t>(std::clamp(key, int64_t{0}, static_cast<int64_t>(keys)));
   }
 };
@@ -259,11 +273,13 @@ struct StepTask {
   Rows k, v;                                      // of the first key head
   KeyMask mask;                                   // likewise
   int64_t k_head = 0, v_head = 0, bias_head = 0;  // elements from one key head to the next
-  float* partial = nullptr;                       // StepPartial
+  bool sampled = false;                           // -|scale q|^2 / 2 + offset is added to all logits of a query
+  float offset = 0;
+  float* partial = nullptr;  // StepPartial
 };
 
 struct CombineTask {
-  float* partials = nullptr;  // StepPartial of each stretch
+  float* partials = nullptr;  // StepPartial of each stretch; greatest logits are used up
   size_t stretches = 0;
   size_t heads = 0, value_dim = 0;
   MutRows out;        // [heads, value_dim]
@@ -271,7 +287,7 @@ struct CombineTask {
 };
 
 inline size_t step_scratch(size_t heads, size_t dim, size_t value_dim) {
-  return heads * (round_up(dim, 16) + kStepKeys) + kStepKeys + 2 * round_up(std::max(dim, value_dim), 16);
+  return heads * (round_up(dim, 16) + 2 * kStepKeys) + 5 * round_up(std::max(dim, value_dim), 16);
 }
 
 void softmax_step_stretch(const StepTask& task, float* scratch);

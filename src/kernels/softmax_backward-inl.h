@@ -116,7 +116,7 @@ HWY_INLINE void backward_tiles(const BackwardTask& task, const PackedQueries& qu
   const float* dout = queries.dout + first * value_columns;
   const size_t padded = round_up(block.count, kPanel);
   Seen seen[kBackwardQueries];
-  for (size_t i = 0; i < count; ++i) seen[i] = seen_of(task.visible, first + i, begin, block.count);
+  fill_seen(task.visible, first, count, begin, block.count, seen);
   for_tiles(count, [&]<size_t kTileRows>(size_t m, TileShape<kTileRows>) HWY_ATTR {
     const size_t left = seen[m].begin / kPanel * kPanel, width = round_up(seen[m + kTileRows - 1].end, kPanel);
     for (size_t j = left; j < width; j += kPanel) {

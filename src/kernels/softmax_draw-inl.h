@@ -47,7 +47,7 @@ void draw_block(const DrawTask& task, float* scratch) {
   for (size_t begin = task.visible.begin(task.first) / kPanel * kPanel; begin < end; begin += kKeyBlock) {
     pack_rows(task.source, dim, 0, begin, std::min({begin + kKeyBlock, task.visible.keys, end}), k, nullptr, bias,
               biases + kKeyBlock);
-    for (size_t i = 0; i < queries; ++i) seen[i] = seen_of(task.visible, task.first + i, begin, kKeyBlock);
+    fill_seen(task.visible, task.first, queries, begin, kKeyBlock, seen);
     for_query_tiles(task.visible, queries, [&]<size_t kTileRows>(size_t m, TileShape<kTileRows>) HWY_ATTR {
       const size_t left = seen[m].begin / kPanel * kPanel, width = round_up(seen[m + kTileRows - 1].end, kPanel);
       if (width <= left) return;

@@ -34,10 +34,14 @@ void step(const LinearStep& task, float* scratch, ClampCount& clamps) {
     std::copy_n(row_pointer(rows, row, dim, x + i * dim), dim, x + i * dim);
     prepare_row(task.map, x + i * dim);
   }
-  for (size_t i = 0; has_projection(task.map.kind) && i < vectors; i += 2) {
-    const size_t other = HWY_MIN(i + 1, vectors - 1);
-    multiply_two(task.map.weights, task.map.rows, dim, x + i * dim, x + other * dim, projected + i * padded_rows,
-                 projected + other * padded_rows);
+  const bool projects = has_projection(task.map.kind);
+  const auto projection_of = [&](size_t i) HWY_ATTR { return projected + i * padded_rows; };
+  for (size_t i = 0; projects && i + 2 <= vectors; i += 2) {
+    multiply_vectors<2>(task.map.weights, task.map.rows, dim, {x + i * dim, x + (i + 1) * dim},
+                        {projection_of(i), projection_of(i + 1)});
+  }
+  if (projects && vectors % 2 == 1) {
+    multiply_vectors<1>(task.map.weights, task.map.rows, dim, {x + (vectors - 1) * dim}, {projection_of(vectors - 1)});
   }
   const auto features_of = [&](size_t i) HWY_ATTR {
     const auto [rows, row] = row_of(i);
@@ -110,7 +114,7 @@ size_t step_scratch_floats(const LinearStep& task) {
 }
 
 void linear_step(const LinearStep& task, float* scratch, ClampCount& clamps) {
-  chosen(HWY_DISPATCH_TABLE(step))(task, scratch, clamps);
+  chosen(KernelOp::linear_step, HWY_DISPATCH_TABLE(step))(task, scratch, clamps);
 }
 
 }  // namespace raffia::internal

@@ -48,7 +48,7 @@ void weight_product(const WeightProduct& product, int64_t begin, int64_t end, fl
   require(!product.weights.format().by_integers, "weight_product: weights is {}, expected f32 or bf16",
           name_of(product.weights.type));
   if (product.tokens == 0) return;
-  chosen(HWY_DISPATCH_TABLE(product_rows))(product, begin, end, scratch);
+  chosen(KernelOp::product, HWY_DISPATCH_TABLE(product_rows))(product, begin, end, scratch);
 }
 
 }  // namespace raffia::internal

@@ -21,8 +21,8 @@ class Parts {
     return tensors_.emplace_back(TensorPlan{.name = std::move(name), .shape = std::move(shape), .role = role});
   }
 
-  LinearLayerPlan linear(const std::string& name, int64_t out, int64_t in, bool bias) {
-    LinearLayerPlan plan{.name = name, .weight = tensor(name + ".weight", {out, in}, TensorRole::matrix)};
+  LinearLayerPlan linear(const std::string& name, int64_t out, int64_t in, bool bias, TensorRole role = TensorRole::matrix) {
+    LinearLayerPlan plan{.name = name, .weight = tensor(name + ".weight", {out, in}, role)};
     if (bias) plan.bias = tensor(name + ".bias", {out}, TensorRole::offset);
     return plan;
   }
@@ -101,11 +101,12 @@ class Planner {
     if (reads_images) {
       plan.patches = parts_.linear("patches", width, config_.channels * config_.patch * config_.patch, true);
     } else {
-      plan.embedding = parts_.table("embedding", config_.vocabulary, width, TensorRole::matrix);
+      plan.embedding = parts_.table("embedding", config_.vocabulary, width, TensorRole::vocabulary);
     }
     if (has_classes || config_.task == Task::translate) plan.encoder = stack("encoder", false, false);
     if (has_decoder) plan.decoder = stack("decoder", true, config_.task == Task::translate);
-    if (has_decoder && !config_.tied) plan.output = parts_.linear("output", config_.vocabulary, width, false);
+    if (has_decoder && !config_.tied)
+      plan.output = parts_.linear("output", config_.vocabulary, width, false, TensorRole::vocabulary);
     // Pairs have four features for each of a text: [a, b, a o b, a - b].
     if (has_classes) plan.head = parts_.linear("head", config_.classes, config_.pairs ? 4 * width : width, true);
     plan.tensors = parts_.take();
@@ -238,7 +239,9 @@ std::vector<WeightSource> planned_weights(const Safetensors& file, const ModelPl
   // In the order of the file.
   for (const Safetensors::Tensor& found : file.tensors()) {
     const TensorPlan* tensor = plan.find(found.name);
-    if (tensor != nullptr) sources.push_back(weight_source(file, found, tensor->shape, tensor->is_matrix(), where));
+    if (tensor == nullptr) continue;
+    sources.push_back(weight_source(file, found, tensor->shape, tensor->is_matrix(), where));
+    sources.back().is_vocabulary = tensor->is_vocabulary();
   }
   return sources;
 }

@@ -19,13 +19,14 @@
 namespace raffia::internal {
 
 enum class TensorRole : uint8_t {
-  matrix,    // of a linear layer or of embeddings: may be stored in fewer bytes. All others are fp32
-  factor,    // what something is multiplied by: norms
-  offset,    // what is added: biases, learned positions; log_scale
-  taps,      // of a short convolution
-  features,  // random vectors of a map that are trained
-  draws,     // .. and those that are not
-  sigma,     // their scale
+  matrix,      // of a linear layer: may be stored in fewer bytes
+  vocabulary,  // the same with a row per token: embeddings, output. All others are fp32
+  factor,      // what something is multiplied by: norms
+  offset,      // what is added: biases, learned positions; log_scale
+  taps,        // of a short convolution
+  features,    // random vectors of a map that are trained
+  draws,       // .. and those that are not
+  sigma,       // their scale
 };
 
 struct TensorPlan {
@@ -34,7 +35,8 @@ struct TensorPlan {
   TensorRole role = TensorRole::offset;
   bool operator==(const TensorPlan&) const = default;
 
-  bool is_matrix() const { return role == TensorRole::matrix; }
+  bool is_matrix() const { return role == TensorRole::matrix || is_vocabulary(); }
+  bool is_vocabulary() const { return role == TensorRole::vocabulary; }
   bool is_trained() const { return role != TensorRole::draws; }
   int64_t count() const;  // of elements
 };

@@ -32,7 +32,7 @@ Graph::Graph(const ModelConfig& config, std::unique_ptr<const MappedFile> file, 
   data_begin_ = weights.file().data_begin();
   header_checksum_ = data_checksum(image_.first(data_begin_));
   parameters_ = plan.parameters();
-  weight_type_ = weights.types().size() == 1 ? name_of(*weights.types().begin()) : "mixed";
+  weight_type_ = weights.type_name();
   copies_ = weights.take_copies();
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <span>
 #include <string>
 
@@ -66,17 +67,25 @@ float start_value(TensorRole role) {
 std::vector<std::byte> random_weights(const ModelConfig& config, WeightType type, uint64_t seed) {
   config.check("random_weights");
   const ModelPlan plan = plan_of(config);
-  const WeightFormat& format = format_of(type);
-  size_t max_elements = 0, max_scales = 0;  // bytes of a matrix
+  const auto format_in = [type](const TensorPlan& tensor) -> const WeightFormat& {
+    return format_of(type_in_model(type, tensor.is_vocabulary()));
+  };
   const auto rows_of = [](const TensorPlan& tensor) { return static_cast<size_t>(tensor.shape[0]); };
+  struct Bytes {
+    size_t elements = 0, scales = 0;
+  };
+  std::map<WeightType, Bytes> largest;  // matrix of each type
   for (const TensorPlan& tensor : plan.tensors) {
     if (!tensor.is_matrix()) continue;
-    max_elements = std::max(max_elements, rows_of(tensor) * format.row_bytes(tensor.shape[1]));
-    max_scales = std::max(max_scales, rows_of(tensor) * format.row_scale_bytes(tensor.shape[1]));
+    const WeightFormat& format = format_in(tensor);
+    Bytes& bytes = largest[format.type];
+    bytes.elements = std::max(bytes.elements, rows_of(tensor) * format.row_bytes(tensor.shape[1]));
+    bytes.scales = std::max(bytes.scales, rows_of(tensor) * format.row_scale_bytes(tensor.shape[1]));
   }
   // Half the width of the uniform distribution that keeps the variance.
   const auto scale = static_cast<float>(std::sqrt(3.0 / static_cast<double>(config.width)));
-  const StoredNoise matrix(format, max_elements, max_scales, seed, scale);
+  std::map<WeightType, StoredNoise> noises;
+  for (const auto& [one, bytes] : largest) noises.try_emplace(one, format_of(one), bytes.elements, bytes.scales, seed, scale);
 
   std::deque<std::vector<std::byte>> vectors;  // spans of written point here
   std::vector<TensorToWrite> written;
@@ -89,6 +98,8 @@ std::vector<std::byte> random_weights(const ModelConfig& config, WeightType type
     const auto count = static_cast<size_t>(tensor.count());
     if (tensor.is_matrix()) {
       const int64_t rows = tensor.shape[0], columns = tensor.shape[1];
+      const WeightFormat& format = format_in(tensor);
+      const StoredNoise& matrix = noises.at(format.type);
       written.push_back({tensor.name, format.element, stored_shape(format, rows, columns),
                          std::span(matrix.elements).first(rows_of(tensor) * format.row_bytes(columns))});
       if (format.scales == WeightFormat::Scales::none) continue;

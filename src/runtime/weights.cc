@@ -58,8 +58,15 @@ WeightMatrix WeightReader::matrix(const TensorPlan& plan) {
     require_finite(*stored.scales);
     matrix.scales = aligned(*stored.scales, format.scale_bytes);
   }
-  types_.insert(matrix.type);
+  (plan.is_vocabulary() ? vocabulary_types_ : types_).insert(matrix.type);
   return matrix;
+}
+
+std::string_view WeightReader::type_name() const {
+  const bool one = types_.size() == 1 && std::ranges::all_of(vocabulary_types_, [&](WeightType type) {
+                     return type == *types_.begin() || type == type_in_model(*types_.begin(), true);
+                   });
+  return one ? name_of(*types_.begin()) : "mixed";
 }
 
 void WeightReader::require_finite(const Safetensors::Tensor& scales) const {

@@ -38,7 +38,7 @@ class WeightReader {
   void expect_all_read(const ModelPlan& plan) const;  // throws if a part of the model was left out
 
   const Safetensors& file() const { return file_; }
-  const std::set<WeightType>& types() const { return types_; }  // of the matrices
+  std::string_view type_name() const;  // of the matrices: see Model::weight_type()
 
   // Aligned copies of matrices whose bytes in the file are not aligned to their element type. Must outlive the matrices.
   std::deque<std::vector<float>> take_copies() { return std::move(copies_); }
@@ -55,7 +55,7 @@ class WeightReader {
   std::string where_;
   Safetensors file_;
   std::set<std::string, std::less<>> read_;
-  std::set<WeightType> types_;
+  std::set<WeightType> types_, vocabulary_types_;  // of matrices without and with a row per token
   std::deque<std::vector<float>> copies_;
 };
 

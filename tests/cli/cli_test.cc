@@ -206,6 +206,16 @@ TEST_F(Cli, InfoNamesWhatOpsWillUse) {
   EXPECT_NE(raffia("info").out.find("scalar"), std::string::npos);
 }
 
+TEST_F(Cli, InfoPrintsExceptionsToTheIsa) {
+  const std::string environment = "RAFFIA_MAX_ISA=linear_step=scalar";
+  const json info = json::parse(raffia("info --json", environment).out);
+  if (info["isa"] == "scalar") GTEST_SKIP() << "there is nothing but scalar";
+  EXPECT_EQ(info["isa_exceptions"]["linear_step"], "scalar") << info;
+  EXPECT_NE(raffia("info", environment).out.find(", linear_step: scalar (available: "), std::string::npos);
+  EXPECT_FALSE(json::parse(raffia("info --json").out)["isa_exceptions"].contains("linear_step"));
+  EXPECT_EQ(json::parse(raffia("info --json", "RAFFIA_MAX_ISA=scalar").out)["isa_exceptions"], json::object());
+}
+
 TEST_F(Cli, UnknownIsaInTheEnvironmentIsAFailure) {
   const Result result = raffia("info", "RAFFIA_MAX_ISA=mmx");
   EXPECT_EQ(result.exit_code, 1);

@@ -249,6 +249,36 @@ TEST(Hybrid, SplitAndResumeEqualsWholeAndSteps) {
   });
 }
 
+TEST(Hybrid, StepsGoOnAfterAbsentTokens) {
+  for_each_isa([] {
+    for (bool apart : {false, true}) {
+      const Shape s{.batch = 2, .length = 61, .heads = 4, .groups = 2, .window = 7, .apart = apart, .has_mask = true};
+      for (int64_t at : {0, 3, 13, 14, 25, 33}) {
+        const FeatureMap map = map_of(s);
+        Arrays<float> arrays(s);
+        std::fill(arrays.valid.begin(), arrays.valid.end(), uint8_t{1});
+        for (int64_t b = 0; b < s.batch; ++b) {
+          for (int64_t t = b; t < at; t += 3) arrays.valid[static_cast<size_t>(b * s.length + t)] = 0;
+        }
+        arrays.poison_absent();
+        const HybridOptions options = arrays.options();
+        WindowState whole_state = empty_state(s, map), state = empty_state(s, map);
+        const std::vector<float> whole = run(arrays, map, options, &whole_state);
+        std::vector<float> out(whole.size(), kNan);
+        const MutView4 view(out.data(), arrays.out_shape());
+        HybridOptions cut = options;
+        cut.layout.valid = options.layout.valid.slice(1, 0, at);
+        hybrid_attention(slice(arrays.inputs(), 0, at), map, state, view.slice(1, 0, at), cut);
+        for (int64_t t = at; t < s.length; ++t) {
+          hybrid_step(slice(arrays.inputs(), t, t + 1), map, state, view.slice(1, t, 1), {.window = s.window});
+        }
+        expect_close(out, std::vector<double>(whole.begin(), whole.end()), s.text());
+        expect_states_alike(state, whole_state, s.text());
+      }
+    }
+  });
+}
+
 TEST(Hybrid, LongWindowsStepToo) {
   const Shape s{.length = 700, .heads = 1, .groups = 1, .dim = 4, .value_dim = 3, .window = 300};
   const FeatureMap map = map_of(s);

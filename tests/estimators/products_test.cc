@@ -4,14 +4,34 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "core/dispatch.h"
 #include "reference/layers.h"
 #include "support/arrays.h"
 
+// Every allocation of this program is counted.
+static std::atomic<size_t> allocation_count = 0;
+void* operator new(size_t bytes, std::align_val_t alignment) {
+  ++allocation_count;
+  const size_t unit = static_cast<size_t>(alignment);
+  void* memory = std::aligned_alloc(unit, (bytes + unit - 1) / unit * unit);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void* operator new(size_t bytes) { return operator new (bytes, std::align_val_t{alignof(std::max_align_t)}); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+
 namespace raffia::internal {
 namespace {
+
+size_t allocations() { return allocation_count; }
 
 constexpr WeightType kTypes[] = {WeightType::f32, WeightType::bf16, WeightType::int8, WeightType::int4};
 
@@ -346,28 +366,68 @@ TEST(Linear, AnActivationThatIsNotFiniteMakesItsTokenNan) {
   });
 }
 
-// Sums of extremes stay exact: 32 products of at most 127 by 128.
+// Sums of extremes stay exact, also where instructions saturate sums of 16 bits: all elements of the largest magnitude, with
+// products of the same sign, or with signs that change from pair to pair or within a pair.
 TEST(Linear, ExtremeIntegersDoNotOverflow) {
   for_each_isa_and_type([](WeightType type) {
     if (!by_integers(type)) return;
-    const int64_t rows = 19, columns = 96;
+    const int64_t rows = 37, columns = 160, most = 17;
     const bool nibbles = type == WeightType::int4;
-    for (const int sign : {-1, 1}) {
+    const std::vector<float> row_scales(static_cast<size_t>(rows), 1.0f);
+    const std::vector<BFloat16> group_scales(static_cast<size_t>(rows * columns / 32), BFloat16::from_float(1.0f));
+    for (const int byte : {0x80, 0x81, 0x7F, 0x00, 0xFF}) {  // -128, -127, 127; nibbles -8 and 7
+      const int element = nibbles ? (byte & 15) - 8 : static_cast<int8_t>(byte);
+      if (nibbles && byte != 0x00 && byte != 0xFF) continue;
       const std::vector<std::byte> stored(static_cast<size_t>(rows) * format_of(type).row_bytes(columns),
-                                          nibbles ? std::byte{0} : std::byte{0x80});  // -8 or -128
-      const std::vector<float> row_scales(static_cast<size_t>(rows), 1.0f);
-      const std::vector<BFloat16> group_scales(static_cast<size_t>(rows * 3), BFloat16::from_float(1.0f));
+                                          static_cast<std::byte>(byte));
       const WeightMatrix weights{type, stored.data(), nibbles ? static_cast<const void*>(group_scales.data()) : row_scales.data(),
                                  rows, columns};
-      for (int64_t tokens : {1, 9}) {
-        const std::vector<float> x(static_cast<size_t>(tokens * columns), static_cast<float>(127 * sign));
-        std::vector<float> y(static_cast<size_t>(tokens * rows));
-        const LinearTask task{weights, nullptr, View2(x.data(), {tokens, columns}), MutView2(y.data(), {tokens, rows})};
-        linear(std::span(&task, 1), {.threads = 1});
-        for (const float one : y) ASSERT_EQ(one, static_cast<float>(sign * -96 * 127 * (nibbles ? 8 : 128)));
+      for (const int64_t period : {1, 2, 4, 3}) {  // columns from a change of sign to the next one
+        std::vector<float> x(static_cast<size_t>(most * columns));
+        std::vector<int64_t> sums(static_cast<size_t>(most));
+        for (int64_t n = 0; n < most; ++n) {
+          for (int64_t c = 0; c < columns; ++c) {
+            const int sign = (period == 1 ? n : n + c / (period - 1)) % 2 == 0 ? 1 : -1;
+            x[static_cast<size_t>(n * columns + c)] = static_cast<float>(127 * sign);
+            sums[static_cast<size_t>(n)] += 127 * sign * element;
+          }
+        }
+        for (int64_t tokens : {1, 2, 3, 4, 5, 8, 9, 17}) {
+          std::vector<float> y(static_cast<size_t>(tokens * rows));
+          const LinearTask task{weights, nullptr, View2(x.data(), {tokens, columns}), MutView2(y.data(), {tokens, rows})};
+          linear(std::span(&task, 1), {.threads = 1});
+          for (size_t i = 0; i < y.size(); ++i) {
+            ASSERT_EQ(y[i], static_cast<float>(sums[i / static_cast<size_t>(rows)]))
+                << name_of(type) << " element " << element << " period " << period << " tokens " << tokens << " isa "
+                << name_of(active_isa());
+          }
+        }
       }
     }
   });
+}
+
+TEST(Linear, AStepAllocatesNothing) {
+  const std::unique_ptr<Executor> pool = make_thread_pool(2);
+  for (WeightType type : kTypes) {
+    const int64_t rows = 400, columns = 3072;
+    const Layer layer(type, rows, columns, true);
+    const std::vector<float> x = activations(1, columns), other = activations(1, columns, 8);
+    std::vector<float> y(static_cast<size_t>(3 * rows));
+    const auto task = [&](const std::vector<float>& from, int64_t place) {
+      return LinearTask{layer.weights(), layer.bias(), rows_with_gap(from, 1, columns),
+                        MutView2(y.data() + place * rows, {1, rows})};
+    };
+    const LinearTask tasks[] = {task(x, 0), task(other, 1), task(x, 2)};
+    for (int threads : {1, 2}) {
+      linear(tasks, {.threads = threads, .executor = pool.get()});
+      const size_t before = allocations();
+      linear(tasks, {.threads = threads, .executor = pool.get()});
+      EXPECT_EQ(allocations(), before) << layer.text(1) << " threads " << threads;
+    }
+    EXPECT_TRUE(same_bits(std::span<const float>(y).first(static_cast<size_t>(rows)),
+                          std::span<const float>(y).last(static_cast<size_t>(rows))));
+  }
 }
 
 TEST(Linear, NoTokensAndNoTasksAreNoWork) {

@@ -11,23 +11,46 @@ namespace raffia::internal::softmax_tests {
 namespace {
 
 // `c` has one query per session; `keys` is the capacity of its caches.
-Outputs step(const Case& c, const std::vector<int64_t>& lengths, int threads = 0, Executor* executor = nullptr) {
+Outputs step(const Case& c, const std::vector<int64_t>& lengths, View4 k, View4 v, int threads = 0,
+             Executor* executor = nullptr) {
   Outputs outputs(c);
   SoftmaxOptions options = c.options;
   options.run.threads = threads;
   options.run.executor = executor;
   const Shape& s = c.shape;
-  softmax_step(View3(c.q.data(), {s.batch, s.heads, s.dim}), c.k_view(), c.v_view(), lengths,
+  softmax_step(View3(c.q.data(), {s.batch, s.heads, s.dim}), k, v, lengths,
                MutView3(outputs.out.data(), {s.batch, s.heads, s.value_dim}), options,
                MutView3(outputs.logsumexp.data(), c.row_shape()));
   return outputs;
 }
+Outputs step(const Case& c, const std::vector<int64_t>& lengths, int threads = 0, Executor* executor = nullptr) {
+  return step(c, lengths, c.k_view(), c.v_view(), threads, executor);
+}
 
-void expect_matches_reference(Case& c, const std::vector<int64_t>& lengths) {
+// [B, T, H, D] in the memory of [B, H, T, D].
+struct HeadsApart {
+  explicit HeadsApart(View4 from)
+      : floats(static_cast<size_t>(from.size())),
+        view(View4(floats.data(), {from.extent(0), from.extent(2), from.extent(1), from.extent(3)}).permuted({0, 2, 1, 3})) {
+    const float* row = static_cast<const float*>(from.data());
+    for (int64_t b = 0; b < from.extent(0); ++b) {
+      for (int64_t t = 0; t < from.extent(1); ++t) {
+        for (int64_t h = 0; h < from.extent(2); ++h, row += from.extent(3)) {
+          std::copy_n(row, from.extent(3), floats.data() + view.offset(b, t, h, int64_t{0}));
+        }
+      }
+    }
+  }
+
+  std::vector<float> floats;
+  View4 view;
+};
+
+void expect_matches_reference(Case& c, const std::vector<int64_t>& lengths, bool apart = false) {
   for (int64_t b = 0; b < c.shape.batch; ++b) {
     for (int64_t j = lengths[static_cast<size_t>(b)]; j < c.shape.keys; ++j) c.poison_key(b, j);
   }
-  const Outputs found = step(c, lengths);
+  const Outputs found = apart ? step(c, lengths, HeadsApart(c.k_view()).view, HeadsApart(c.v_view()).view) : step(c, lengths);
   std::vector<double> out(found.out.size()), logsumexp(found.logsumexp.size());
   SoftmaxOptions options = c.options;
   options.layout.lengths = lengths;
@@ -72,6 +95,21 @@ TEST(SoftmaxStep, EqualsReferenceWithMaskAndBias) {
     c.add_bias();
     c.add_mask();
     expect_matches_reference(c, {290, 45});
+  });
+}
+
+TEST(SoftmaxStep, HeadsThatLieApartEqualTheReference) {
+  EachIsa().run([] {
+    for (int64_t dim : {16, 64, 80}) {
+      for (bool masked : {false, true}) {
+        Case c({.batch = 2, .queries = 1, .keys = 280, .heads = 6, .groups = 3, .dim = dim, .value_dim = dim});
+        if (masked) {
+          c.add_bias();
+          c.add_mask();
+        }
+        expect_matches_reference(c, {275, 44}, true);
+      }
+    }
   });
 }
 

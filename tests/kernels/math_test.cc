@@ -106,7 +106,7 @@ std::vector<float> grid(double low, double high, size_t count) {
 
 std::vector<float> tested_exp(const std::vector<float>& x) {
   std::vector<float> y(x.size());
-  chosen(HWY_DISPATCH_TABLE(exp_array))(x.data(), x.size(), y.data());
+  chosen(KernelOp::probe, HWY_DISPATCH_TABLE(exp_array))(x.data(), x.size(), y.data());
   return y;
 }
 
@@ -117,7 +117,7 @@ TEST(Limits, ReplaceWhatIsBeyondThemAndKeepNan) {
   for_each_isa([] {
     std::vector<float> x(16, kNan), least(16), most(16);
     x[0] = 0.5F, x[1] = 1, x[2] = 2;
-    chosen(HWY_DISPATCH_TABLE(limit_arrays))(x.data(), x.size(), least.data(), most.data());
+    chosen(KernelOp::probe, HWY_DISPATCH_TABLE(limit_arrays))(x.data(), x.size(), least.data(), most.data());
     EXPECT_EQ(std::vector<float>(least.begin(), least.begin() + 3), (std::vector<float>{1, 1, 2})) << name_of(active_isa());
     EXPECT_EQ(std::vector<float>(most.begin(), most.begin() + 3), (std::vector<float>{0.5F, 1, 1})) << name_of(active_isa());
     for (size_t i = 3; i < 16; ++i) EXPECT_TRUE(std::isnan(least[i]) && std::isnan(most[i])) << i << " " << name_of(active_isa());
@@ -154,20 +154,20 @@ TEST(ExpOfNonpositive, IsWithinTwoUlpAndZeroFarBelow) {
     Worst worst;
     for (const auto& x : {grid(-87.29, 0, kDense), grid(-1, 0, kDense)}) {
       std::vector<float> y(x.size());
-      chosen(HWY_DISPATCH_TABLE(exp_of_nonpositive_array))(x.data(), x.size(), y.data());
+      chosen(KernelOp::probe, HWY_DISPATCH_TABLE(exp_of_nonpositive_array))(x.data(), x.size(), y.data());
       for (size_t i = 0; i < x.size(); ++i) worst.see(x[i], y[i], std::exp(static_cast<double>(x[i])));
     }
     EXPECT_LE(worst.ulps, 2) << "exp at " << worst.at << " isa " << name_of(active_isa());
     const std::vector<float> x(16, -std::numeric_limits<float>::infinity());
     std::vector<float> y(16);
-    chosen(HWY_DISPATCH_TABLE(exp_of_nonpositive_array))(x.data(), x.size(), y.data());
+    chosen(KernelOp::probe, HWY_DISPATCH_TABLE(exp_of_nonpositive_array))(x.data(), x.size(), y.data());
     EXPECT_EQ(y, std::vector<float>(16, 0));
   });
 }
 
 void see_sin_cos(const std::vector<float>& x, Worst& worst_sin, Worst& worst_cos) {
   std::vector<float> s(x.size()), c(x.size());
-  chosen(HWY_DISPATCH_TABLE(sin_cos_array))(x.data(), x.size(), s.data(), c.data());
+  chosen(KernelOp::probe, HWY_DISPATCH_TABLE(sin_cos_array))(x.data(), x.size(), s.data(), c.data());
   for (size_t i = 0; i < x.size(); ++i) {
     worst_sin.see(x[i], s[i], std::sin(static_cast<double>(x[i])));
     worst_cos.see(x[i], c[i], std::cos(static_cast<double>(x[i])));
@@ -208,7 +208,7 @@ TEST(SinCos, IsWithinTwoUlpAroundMultiplesOfHalfPi) {
 
 struct GateArrays {
   explicit GateArrays(const std::vector<float>& x) : keep(x.size()), write(x.size()), log_keep(x.size()) {
-    chosen(HWY_DISPATCH_TABLE(gate_array))(x.data(), x.size(), keep.data(), write.data(), log_keep.data());
+    chosen(KernelOp::probe, HWY_DISPATCH_TABLE(gate_array))(x.data(), x.size(), keep.data(), write.data(), log_keep.data());
   }
   std::vector<float> keep, write, log_keep;
 };
@@ -251,7 +251,7 @@ TEST(Gate, NanStaysNan) {
     const std::vector<float> x(16, kNan);
     const GateArrays gates(x);
     std::vector<float> power(16);
-    chosen(HWY_DISPATCH_TABLE(exp_of_nonpositive_array))(x.data(), x.size(), power.data());
+    chosen(KernelOp::probe, HWY_DISPATCH_TABLE(exp_of_nonpositive_array))(x.data(), x.size(), power.data());
     for (size_t i = 0; i < 16; ++i) {
       EXPECT_TRUE(std::isnan(gates.keep[i]) && std::isnan(gates.write[i]) && std::isnan(gates.log_keep[i]))
           << name_of(active_isa());

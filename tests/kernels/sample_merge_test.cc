@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -69,6 +70,46 @@ TEST(SampleMerge, EqualsTheFormula) {
       for (size_t width : {0, 1, 7, 16, 33}) {
         expect_merged(count, width, 0.0F, true);
         expect_merged(count, width, -0.25F, false);
+      }
+    }
+  });
+}
+
+// Samples of a state lie apart: the same bits, and nothing between them changes.
+TEST(SampleMerge, SamplesThatLieApartAreMergedAlike) {
+  for_each_isa([] {
+    constexpr size_t kCount = 19, kWidth = 21, kWeights = 3, kValues = 40;
+    RandomStream random({.seed = 5});
+    Samples state = draw(random, kCount, kWidth, 0);
+    const Samples added = draw(random, kCount, kWidth, 1);
+    std::vector<float> weights(kCount * kWeights, kNan), values(kCount * kValues, kNan);
+    for (size_t s = 0; s < kCount; ++s) {
+      weights[s * kWeights] = state.weights[s];
+      std::copy_n(state.values.data() + s * kWidth, kWidth, values.data() + s * kValues);
+    }
+    SampleMerge merge{.count = kCount,
+                      .value_dim = kWidth,
+                      .log_decay = -0.5F,
+                      .log_weights = state.weights.data(),
+                      .values = state.values.data(),
+                      .added = added.weights.data(),
+                      .added_values = added.values.data()};
+    merge_samples(merge);
+    merge.log_weights = weights.data(), merge.weight_stride = kWeights;
+    merge.values = values.data(), merge.value_stride = kValues;
+    merge_samples(merge);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (i % kWeights == 0) {
+        EXPECT_EQ(weights[i], state.weights[i / kWeights]);
+      } else {
+        EXPECT_TRUE(std::isnan(weights[i]));
+      }
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (i % kValues < kWidth) {
+        EXPECT_EQ(values[i], state.values[i / kValues * kWidth + i % kValues]);
+      } else {
+        EXPECT_TRUE(std::isnan(values[i]));
       }
     }
   });

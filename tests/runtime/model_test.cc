@@ -13,6 +13,7 @@
 #include "io/formats/text.h"
 #include "io/formats/weight_file.h"
 #include "model/model_directory.h"
+#include "model/plan.h"
 #include "raffia/error.h"
 #include "raffia/session.h"
 #include "support/refusal.h"
@@ -45,7 +46,7 @@ std::vector<std::byte> image_of(const Tensors& tensors) {
 
 ModelConfig config_of(const std::string& name) { return load_model_config(golden_directory() / name / "config.json"); }
 
-// All matrices of linear layers and embeddings in another type.
+// All matrices of linear layers and embeddings in another type, embeddings included.
 Tensors stored_as(Tensors tensors, WeightType type) {
   Tensors result;
   for (auto& [name, one] : tensors) {
@@ -119,6 +120,24 @@ TEST(Model, StoredTypesMeanWhatTheyHold) {
       EXPECT_EQ(Model::over(config_of(name), image_of(stored), nullptr, "image")->weight_type(), name_of(type));
     }
   }
+}
+
+// What `raffia quantize` writes, and what it wrote before the vocabulary of int4 was kept in int8 (StoredTypesMeanWhatTheyHold).
+TEST(Model, Int4KeepsTheVocabularyInInt8) {
+  const std::string name = "lm-gate";
+  const TemporaryDirectory directory("model_test");
+  const Safetensors file = Safetensors::open(golden_directory() / name / "model.safetensors");
+  const std::vector<WeightSource> sources = planned_weights(file, plan_of(config_of(name)), "golden");
+  write_weights(directory.path() / "int4", sources, WeightType::int4);
+  const Safetensors stored = Safetensors::open(directory.path() / "int4");
+  EXPECT_EQ(stored.at("embedding.weight").dtype, format_of(WeightType::int8).element);
+  EXPECT_EQ(stored.at("decoder.layers.0.ffn_up.weight").dtype, format_of(WeightType::int4).element);
+  EXPECT_EQ(Model::over(config_of(name), bytes_of(directory.path() / "int4"), nullptr, "image")->weight_type(), "int4");
+
+  Tensors mixed = stored_as(tensors_of(name), WeightType::int4);
+  mixed["embedding.weight"] = tensors_of(name).at("embedding.weight");
+  mixed.erase(scale_name("embedding.weight"));
+  EXPECT_EQ(Model::over(config_of(name), image_of(mixed), nullptr, "image")->weight_type(), "mixed");
 }
 
 TEST(Model, IntegerWeightsAreRefusedIfShapesOrScalesDoNotFit) {

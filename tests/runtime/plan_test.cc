@@ -97,6 +97,10 @@ TEST(PlanOfAModel, SaysWhatMayBeStoredInFewerBytes) {
     EXPECT_FALSE(plan.find(name)->is_matrix()) << name;
   }
   EXPECT_FALSE(plan.find("decoder.layers.0.attention.map.draws")->is_trained());
+  EXPECT_TRUE(plan.find("embedding.weight")->is_vocabulary());
+  EXPECT_FALSE(plan.find("encoder.layers.1.ffn_up.weight")->is_vocabulary());
+  config.tied = false;
+  EXPECT_TRUE(plan_of(config).find("output.weight")->is_vocabulary());
 }
 
 TEST(PlannedWeights, AreRefusedIfTheFileHasOthers) {

@@ -31,9 +31,9 @@ class SessionStep {
 
   size_t scratch_floats() const {
     const LinearProblem shape = problem(0);
-    const size_t work = std::max({step_scratch(heads_, dim_, value_dim_), linear_scratch_floats(shape),
+    const size_t work = std::max({step_scratch(heads_, dim_, value_dim_), linear_scratch_floats(shape), window_ * groups_,
                                   far_step_scratch_floats(FarStep{.map = shape.map, .value_dim = value_dim_})});
-    return partial_floats() + heads_ * (value_dim_ + 2) + window_ + round_up(shape.state_floats(), 16) + 64 + work;
+    return partial_floats() + heads_ * (value_dim_ + 2) + groups_ + window_ + round_up(shape.state_floats(), 16) + 96 + work;
   }
 
   void run(const StepEntry& entry, int64_t session, MutView4 out, float* memory, ClampCount& clamps) const {
@@ -51,13 +51,17 @@ class SessionStep {
     float *partials = take(partial_floats()), *answer = take(heads_ * value_dim_), *logsumexp = take(heads_);
     float* log_scale = take(heads_);
     uint8_t* valid = reinterpret_cast<uint8_t*>(take(window_ / 2 + 1));  // [2 W]
-    for (size_t j = 0; j < slots; ++j) valid[j] = part(WindowPart::present)[j] != 0.0f;
+    bool gaps = false;
+    for (size_t j = 0; j < slots; ++j) {
+      valid[j] = part(WindowPart::present)[j] != 0.0f;
+      gaps = gaps || (valid[j] == 0 && j < p);  // slots of tokens to come do not count
+    }
     for (size_t h = 0; h < heads_; ++h) log_scale[h] = static_cast<float>(inputs_.log_scale(static_cast<int64_t>(h)));
 
     // The block before, then this token's block up to it: stretches of the ring.
     const TokenRange before = {(block + 1) % 2 * window_, (block + 1) % 2 * window_ + (block > 0 ? window_ : 0)};
     const TokenRange own = {block % 2 * window_, block % 2 * window_ + p % window_ + 1};
-    const size_t stretches = read_exactly({before, own}, session, part, valid, partials, free);
+    const size_t stretches = read_exactly({before, own}, session, part, gaps ? valid : nullptr, partials, free);
     softmax_step_combine({.partials = partials,
                           .stretches = stretches,
                           .heads = heads_,
@@ -67,6 +71,11 @@ class SessionStep {
                          free);
 
     const size_t group = heads_ / groups_, features = static_cast<size_t>(map_.features());
+    float* reach = take(groups_);
+    std::fill_n(reach, groups_, 1.0f);
+    for (const TokenRange& tokens : {before, own}) {
+      multiply_gates(part(WindowPart::gates), groups_, part(WindowPart::present), tokens.begin, tokens.end, reach, free);
+    }
     for (size_t g = 0; g < groups_; ++g) {
       if (part(WindowPart::mass)[g] == 0.0f) {
         clamps.rows += static_cast<int64_t>(group);
@@ -76,12 +85,7 @@ class SessionStep {
       const View4 q = HybridPlan::far_queries(inputs_).permuted({0, 2, 1, 3});
       task.q = rows_of<Rows>(q, session, static_cast<int64_t>(g * group), 0);
       task.log_scale = log_scale + g * group;
-      task.gates = {part(WindowPart::gates) + g, DType::f32, static_cast<int64_t>(groups_), 1};
-      task.gate_first[0] = before.begin;
-      task.gate_count[0] = before.size();
-      task.gate_first[1] = own.begin;
-      task.gate_count[1] = own.size();
-      task.present = part(WindowPart::present);
+      task.reach = reach[g];
       task.sums = part(WindowPart::sums) + g * features * value_dim_;
       task.normaliser = part(WindowPart::normaliser) + g * features;
       task.logsumexp = logsumexp + g * group;
@@ -89,8 +93,8 @@ class SessionStep {
       far_step(task, free, clamps);
     }
     for (size_t h = 0; h < heads_; ++h) {
-      const MutRows row = rows_of<MutRows>(out, session, 0, static_cast<int64_t>(h));
-      for (size_t e = 0; e < value_dim_; ++e) row.set(0, e, answer[h * value_dim_ + e]);
+      copy_row({answer, DType::f32, static_cast<int64_t>(value_dim_), 1}, h, value_dim_,
+               rows_of<MutRows>(out, session, 0, static_cast<int64_t>(h)), 0);
     }
     if ((p + 1) % window_ == 0 && block > 0) fold_block(before, part, valid, free);
     ++state.tokens(entry.b);
@@ -112,8 +116,7 @@ class SessionStep {
       const size_t width = static_cast<size_t>(view.extent(3));
       for (size_t g = 0; g < groups_; ++g) {
         const Rows row = rows_of<Rows>(view, session, 0, static_cast<int64_t>(g));
-        float* to = part(which) + (slot * groups_ + g) * width;
-        for (size_t e = 0; e < width; ++e) to[e] = row.at(0, e);
+        copy_floats(row, 0, width, part(which) + (slot * groups_ + g) * width);
       }
     };
     store(WindowPart::keys, inputs_.k);
@@ -188,8 +191,8 @@ Report step_all(const HybridInputs& inputs, const FeatureMap& map, const std::ve
   require(inputs.q.extent(1) == 1, "{}: q has {} tokens, expected 1", kStepName, inputs.q.extent(1));
   require(options.layout.valid.absent() && options.layout.lengths.empty() && options.layout.cu_seqlens.empty(),
           "{}: a layout is given, but a step has one token for every session", kStepName);
-  const LinearPlan checked(kStepName, Reach::causal, check_hybrid(kStepName, inputs, map, out, options), map,
-                           {.eps = 0.0f, .segment = -1, .run = options.run});
+  check_linear(kStepName, Reach::causal, check_hybrid(kStepName, inputs, map, out, options), map,
+               {.eps = 0.0f, .segment = -1, .run = options.run});
   const int64_t batch = inputs.q.extent(0);
   int64_t state_floats = 0;
   for (const StepEntry& entry : entries) {

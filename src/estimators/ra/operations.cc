@@ -110,12 +110,8 @@ int32_t drawn_key(const RaPlan& plan, const std::vector<int32_t>& drawn, const S
 // body(columns) with the columns of one row: where they are adjacent floats, the compiler makes vector code of the body.
 template <class Body>
 void with_columns(const Rows& one, const Body& body) {
-  struct Columns {
-    const Rows& rows;
-    float operator[](size_t column) const { return rows.at(0, column); }
-  };
   if (one.direct()) return body(one.direct_row(0));
-  body(Columns{one});
+  body(RowColumns{one, 0});
 }
 
 // w of draw t: [B, Tq, H, D] fp32.

@@ -96,14 +96,24 @@ void causal(const char* name, const LinearViews& views, const FeatureMap& map, s
 
   const auto compute = [&](const Bundle& bundle, float* memory) {
     const size_t first = segments[bundle.first].begin, end = segments[bundle.first].end;
+    const auto recorded = [&](size_t s, size_t begin) {
+      const size_t problem = segments[s].problem;
+      return record.data() + plan.record_states_offset(problem) + begin / kBlock * plan[problem].state_floats();
+    };
     for (size_t block = (end - first + kBlock - 1) / kBlock; block-- > 0;) {
       const size_t begin = first + block * kBlock;
       for (size_t s = bundle.first; s < bundle.end; ++s) {
         LinearProblem problem = plan[segments[s].problem];
         problem.map_sums = sums.of(s);
-        const float* at =
-            record.data() + plan.record_states_offset(segments[s].problem) + begin / kBlock * problem.state_floats();
-        causal_backward(problem, begin, std::min(begin + kBlock, end), at, states[s], memory);
+        // Continue with the next head, or with the block before of the first head.
+        const bool same_block = s + 1 < bundle.end;
+        const size_t next = same_block ? s + 1 : bundle.first;
+        Upcoming upcoming;
+        if (same_block || block > 0) {
+          const size_t next_begin = same_block ? begin : begin - kBlock;
+          upcoming = {&plan[segments[next].problem], next_begin, recorded(next, next_begin)};
+        }
+        causal_backward(problem, begin, std::min(begin + kBlock, end), recorded(s, begin), upcoming, states[s], memory);
       }
     }
     for (size_t s = bundle.first; s < bundle.end; ++s) {

@@ -117,22 +117,16 @@ void save_state(const LinearPlan& plan, size_t i, const PackedState& packed, Sta
   state.log_decay(n, g) = static_cast<float>(packed.log_decay);
 }
 
-LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views, const FeatureMap& map,
-                       const AttentionOptions& options, std::span<float> record)
-    : function(name), reach(how_far), packed_sequences(!options.layout.cu_seqlens.empty()) {
+LinearSizes check_linear(const char* name, Reach reach, const LinearViews& views, const FeatureMap& map,
+                         const AttentionOptions& options) {
   // A fold has no queries and a read has no keys: shapes are taken from the views that are given.
   const bool has_queries = views.q.has_value(), has_keys = views.k.has_value();
   const View4 q = views.q.value_or(View4()), k = views.k.value_or(View4()), v = views.v.value_or(View4());
   const View3 gate_logits = views.gate_logits.value_or(View3());
   const MutView4 out = views.out.value_or(MutView4());
-  const View4 forward_out = views.forward_out.value_or(View4()), dout = views.dout.value_or(View4());
-  batch = has_keys ? k.extent(0) : q.extent(0);
-  keys = k.extent(1);
-  groups = has_keys ? k.extent(2) : map.heads();
-  queries = q.extent(1);
-  heads = has_queries ? q.extent(2) : groups;
-  value_dim = has_keys ? v.extent(3) : out.extent(3);
-
+  const int64_t batch = has_keys ? k.extent(0) : q.extent(0), keys = k.extent(1), queries = q.extent(1);
+  const int64_t groups = has_keys ? k.extent(2) : map.heads(), heads = has_queries ? q.extent(2) : groups;
+  const int64_t value_dim = has_keys ? v.extent(3) : out.extent(3);
   if (has_keys) {
     require_dtype(name, "k", k, {DType::f32, DType::bf16});
     require_dtype(name, "v", v, {DType::f32, DType::bf16});
@@ -157,8 +151,8 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
     require_shape(name, argument, view, {batch, queries, heads, value_dim}, "batch, length and heads of q, dim of v");
   };
   if (views.out) require_rows("out", out);
-  if (views.forward_out) require_rows("out", forward_out);
-  if (views.dout) require_rows("dout", dout);
+  if (views.forward_out) require_rows("out", *views.forward_out);
+  if (views.dout) require_rows("dout", *views.dout);
   if (!options.layout.valid.absent()) {
     require_dtype(name, "layout.valid", options.layout.valid, {DType::u8});
     require_shape(name, "layout.valid", options.layout.valid, {batch, has_keys ? keys : queries}, "batch and length of k");
@@ -166,7 +160,21 @@ LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views
   require(options.run.threads >= 0, "{}: threads is {}, expected at least 0", name, options.run.threads);
   const float eps = options.eps ? *options.eps : map.default_eps();
   require(eps >= 0.0f, "{}: eps is {}, expected at least 0", name, eps);
+  return {batch, queries, heads, keys, groups, value_dim};
+}
 
+LinearPlan::LinearPlan(const char* name, Reach how_far, const LinearViews& views, const FeatureMap& map,
+                       const AttentionOptions& options, std::span<float> record)
+    : LinearSizes(check_linear(name, how_far, views, map, options)),
+      function(name),
+      reach(how_far),
+      packed_sequences(!options.layout.cu_seqlens.empty()) {
+  const bool has_queries = views.q.has_value(), has_keys = views.k.has_value();
+  const View4 q = views.q.value_or(View4()), k = views.k.value_or(View4()), v = views.v.value_or(View4());
+  const View3 gate_logits = views.gate_logits.value_or(View3());
+  const MutView4 out = views.out.value_or(MutView4());
+  const View4 forward_out = views.forward_out.value_or(View4()), dout = views.dout.value_or(View4());
+  const float eps = options.eps ? *options.eps : map.default_eps();
   sequences = sequences_of(name, options.layout, batch, has_queries ? queries : keys, has_keys ? keys : queries);
   for (const Sequence& s : sequences) {
     require(reach != Reach::causal || (s.first_query == s.first_key && s.queries == s.keys),

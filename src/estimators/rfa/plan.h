@@ -21,8 +21,17 @@ struct LinearViews {
 
 enum class Reach : uint8_t { causal, everything };
 
+// The sizes of an op.
+struct LinearSizes {
+  int64_t batch, queries, heads, keys, groups, value_dim;
+};
+
+// Throws if shapes, element types or options are wrong.
+LinearSizes check_linear(const char* function, Reach reach, const LinearViews& views, const FeatureMap& map,
+                         const AttentionOptions& options);
+
 // An op divided into problems. Built once per call; the kernels only read it.
-class LinearPlan {
+class LinearPlan : public LinearSizes {
  public:
   LinearPlan(const char* function, Reach reach, const LinearViews& views, const FeatureMap& map, const AttentionOptions& options,
              std::span<float> record = {});
@@ -46,7 +55,6 @@ class LinearPlan {
   const char* function;
   Reach reach;
   bool packed_sequences;  // cu_seqlens: every token belongs to a sequence
-  int64_t batch, queries, heads, keys, groups, value_dim;
   std::vector<Sequence> sequences;
   std::vector<LinearProblem> problems;
   size_t scratch_floats = 0;  // maximum over all problems

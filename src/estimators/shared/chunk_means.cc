@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/samples.h"
+
 namespace raffia::internal {
 namespace {
 
@@ -27,20 +29,6 @@ void add_row(const float* x, float factor, size_t dim, const MutRows& rows, size
   } else {
     for (size_t i = 0; i < dim; ++i) rows.set(t, i, rows.readable().at(t, i) + factor * x[i]);
   }
-}
-
-// In double, since logits are differences of such norms and of products as large. Four sums, which the compiler keeps in vectors.
-double squared_norm(const float* x, size_t dim) {
-  constexpr size_t kLanes = 4;
-  double sums[kLanes] = {};
-  size_t i = 0;
-  for (; i + kLanes <= dim; i += kLanes) {
-    for (size_t j = 0; j < kLanes; ++j) sums[j] += static_cast<double>(x[i + j]) * static_cast<double>(x[i + j]);
-  }
-  double sum = 0;
-  for (; i < dim; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  for (double part : sums) sum += part;
-  return sum;
 }
 
 // A stretch of the chunks, tokens or rows of one sequence.
@@ -158,13 +146,15 @@ void add_chunk_means_backward(View4 dmeans, float scale, const std::vector<Chunk
 
 void half_norms(View4 x, float scale, const std::vector<TokenSpan>& spans, MutView3 log_norms, const Workers& workers) {
   const size_t dim = static_cast<size_t>(x.extent(3));
-  for_stretches(spans, token_stretches(spans), dim, workers, [&](const TokenSpan& s, size_t begin, size_t end, float* staging) {
-    for (size_t t = begin; t < end; ++t) {
-      for (int64_t h = 0; h < x.extent(2); ++h) {
-        double norm = 0;
-        if (s.mask.takes_part(t)) norm = squared_norm(floats_of(rows_of<Rows>(x, s.batch, s.first, h), t, dim, staging), dim);
-        column_of<MutRows>(log_norms, s.batch, s.first, h).set(t, 0, static_cast<float>(norm * static_cast<double>(-scale / 2)));
-      }
+  for_stretches(spans, token_stretches(spans), 0, workers, [&](const TokenSpan& s, size_t begin, size_t end, float*) {
+    for (int64_t h = 0; h < x.extent(2); ++h) {
+      half_norms({.x = rows_of<Rows>(x, s.batch, s.first, h),
+                  .mask = s.mask,
+                  .first = begin,
+                  .count = end - begin,
+                  .dim = dim,
+                  .scale = scale,
+                  .norms = column_of<MutRows>(log_norms, s.batch, s.first, h)});
     }
   });
 }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <optional>
-#include <vector>
 
 #include "core/check.h"
 #include "core/scratch.h"
@@ -64,56 +64,69 @@ size_t scratch_of(const LinearTask& task) {
   return weight_product_scratch_floats(float_product(task));
 }
 
-// The inputs of tasks with integer weights, quantised once each: projections of one input share it.
+// The inputs of tasks with integer weights, quantised once each: projections of one input share it. `tasks` must outlive it.
+// Nothing is allocated for one token.
 class QuantizedInputs {
  public:
-  explicit QuantizedInputs(std::span<const LinearTask> tasks) {
-    const auto by_integers = [](const LinearTask& task) { return task.weights.format().by_integers; };
-    if (std::ranges::none_of(tasks, by_integers)) return;
+  explicit QuantizedInputs(std::span<const LinearTask> tasks) : tasks_(tasks) {
     size_t floats = 0;
-    input_of_.resize(tasks.size());
+    bool is_step = true;
     for (size_t i = 0; i < tasks.size(); ++i) {
-      if (!by_integers(tasks[i])) continue;
-      const auto known = std::ranges::find_if(inputs_, [&](const Input& input) { return is_same(tasks[i].x, input.x); });
-      input_of_[i] = static_cast<size_t>(known - inputs_.begin());
-      if (known != inputs_.end()) continue;
-      inputs_.push_back({.x = tasks[i].x});
+      if (!is_first(i)) continue;
       floats += floats_of(tasks[i].x);
+      is_step = is_step && tasks[i].x.extent(0) <= 1;
     }
-    memory_.emplace(1, floats);
-    float* at = memory_->of(0);
-    for (Input& input : inputs_) {
-      input.tokens = QuantizedTokens(static_cast<size_t>(input.x.extent(0)), static_cast<size_t>(input.x.extent(1)), at);
-      at += floats_of(input.x);
-    }
+    // With several tokens scratch is allocated anyway.
+    if (!is_step || floats > kFewFloats) memory_ = many_.emplace(1, floats).of(0);
   }
+  QuantizedInputs(const QuantizedInputs&) = delete;
 
-  void quantize(Executor& runner, int workers) const {
-    for (const Input& input : inputs_) {
-      const int64_t tokens = input.x.extent(0),
-                    piece = std::max<int64_t>(1, kMinQuantized / std::max<int64_t>(1, input.x.extent(1)));
+  void quantize(Executor& runner, int workers) {
+    float* at = memory_;
+    for (size_t i = 0; i < tasks_.size(); ++i) {
+      if (!is_first(i)) continue;
+      const View2 x = tasks_[i].x;
+      const QuantizedTokens out = tokens_at(x, at);
+      at += floats_of(x);
+      const int64_t tokens = x.extent(0), piece = std::max<int64_t>(1, kMinQuantized / std::max<int64_t>(1, x.extent(1)));
       if (workers == 1 || tokens <= piece) {
-        quantize_tokens(input.x, 0, tokens, input.tokens);
+        quantize_tokens(x, 0, tokens, out);
         continue;
       }
-      runner.run((tokens + piece - 1) / piece, workers, [&](int64_t index, int) {
-        quantize_tokens(input.x, index * piece, std::min(tokens, (index + 1) * piece), input.tokens);
-      });
+      runner.run((tokens + piece - 1) / piece, workers,
+                 [&](int64_t index, int) { quantize_tokens(x, index * piece, std::min(tokens, (index + 1) * piece), out); });
     }
   }
 
-  const QuantizedTokens& of(size_t task) const { return inputs_[input_of_[task]].tokens; }
+  QuantizedTokens of(size_t task) const {
+    float* at = memory_;
+    size_t i = 0;
+    for (; !has_input_of(i, task); ++i) {
+      if (is_first(i)) at += floats_of(tasks_[i].x);
+    }
+    return tokens_at(tasks_[i].x, at);
+  }
 
  private:
   // Elements below which another thread costs more than it saves.
   static constexpr int64_t kMinQuantized = 1 << 14;
-  struct Input {
-    View2 x;
-    QuantizedTokens tokens = {};
-  };
+  // 16 KiB: a token of up to 13,000 columns.
+  static constexpr size_t kFewFloats = 4096;
 
-  static bool is_same(View2 a, View2 b) {
-    return a.data() == b.data() && a.stride(0) == b.stride(0) && a.extent(0) == b.extent(0) && a.extent(1) == b.extent(1);
+  bool has_input_of(size_t i, size_t task) const {
+    const View2 &a = tasks_[i].x, &b = tasks_[task].x;
+    return tasks_[i].weights.format().by_integers && a.data() == b.data() && a.stride(0) == b.stride(0) &&
+           a.extent(0) == b.extent(0) && a.extent(1) == b.extent(1);
+  }
+  // Whether no task before has the same input.
+  bool is_first(size_t task) const {
+    if (!tasks_[task].weights.format().by_integers) return false;
+    size_t i = 0;
+    while (!has_input_of(i, task)) ++i;
+    return i == task;
+  }
+  static QuantizedTokens tokens_at(View2 x, float* memory) {
+    return QuantizedTokens(static_cast<size_t>(x.extent(0)), static_cast<size_t>(x.extent(1)), memory);
   }
   // A multiple of a cache line.
   static size_t floats_of(View2 x) {
@@ -121,9 +134,10 @@ class QuantizedInputs {
     return (floats + 15) / 16 * 16;
   }
 
-  std::vector<size_t> input_of_;
-  std::vector<Input> inputs_;
-  std::optional<Scratch> memory_;
+  std::span<const LinearTask> tasks_;
+  alignas(Scratch::kAlignment) float few_[kFewFloats];
+  std::optional<Scratch> many_;
+  float* memory_ = few_;
 };
 
 // The cost of a row, in bytes read from memory. About 4 tokens are computed in the time in which one weight is read.
@@ -225,7 +239,7 @@ void linear(std::span<const LinearTask> tasks, const RunOptions& run) {
   if (scratch_floats > 0) scratch.emplace(workers, scratch_floats);
   const auto memory = [&](int worker) { return scratch ? scratch->of(worker) : nullptr; };
 
-  const QuantizedInputs inputs(tasks);
+  QuantizedInputs inputs(tasks);
   inputs.quantize(runner, workers);
   const auto compute = [&](size_t t, int64_t begin, int64_t end, int worker) {
     const LinearTask& task = tasks[t];
@@ -251,12 +265,13 @@ void linear(std::span<const LinearTask> tasks, const RunOptions& run) {
   };
   int64_t pieces = 0;
   for (const LinearTask& task : tasks) pieces += pieces_of(task);
-  runner.run(pieces, workers, [&](int64_t index, int worker) {
+  const auto compute_piece = [&](int64_t index, int worker) {
     size_t t = 0;
     for (int64_t here; index >= (here = pieces_of(tasks[t])); ++t) index -= here;
     const int64_t rows = rows_of_piece(tasks[t]), begin = index * rows;
     compute(t, begin, std::min(begin + rows, tasks[t].weights.rows), worker);
-  });
+  };
+  runner.run(pieces, workers, std::ref(compute_piece));  // a reference: a function object of this size would be allocated
 }
 
 }  // namespace raffia::internal

@@ -24,8 +24,8 @@ struct LinearTask {
 // dozens of products. No task may write what another reads or writes.
 //
 // Results have the same bits for any number of threads and tasks in the call. Nothing is allocated for few tokens of fp32 and
-// bf16; with int8 and int4 the activations are quantised, once for all tasks with the same x (kernels/integer_product.h). Throws
-// InvalidArgument if shapes do not match.
+// bf16, nor for one of int8 and int4, whose activations are quantised, once for all tasks with the same x
+// (kernels/integer_product.h). Throws InvalidArgument if shapes do not match.
 RAFFIA_SIBLING_API void linear(std::span<const LinearTask> tasks, const RunOptions& run = {});
 
 // c [M, N] = a [M, K] b [K, N] + bias, as in the forward and backward pass of a linear layer. One axis of a and of b has stride

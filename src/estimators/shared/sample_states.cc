@@ -38,7 +38,6 @@ void for_each_cell(const SampleStates& states, const Workers& workers, const Bod
 
 }  // namespace
 
-// Eight sums, which the compiler keeps in vectors.
 void merge_windows(const SampleStates& partials, float log_decay, const SampleStates& states, const Workers& workers) {
   const int64_t count = states.log_weights.extent(0) - 1;
   for_each_cell(states, workers, [&](int64_t s, int64_t g) {
@@ -64,36 +63,6 @@ void merge_windows(const SampleStates& partials, float log_decay, const SampleSt
         of.weight(n + 1) = sum;
         for (int64_t i = 0; i < of.width; ++i) f[i] = p1 * f1[i] + p2 * f2[i];
       }
-    }
-  });
-}
-
-// dl_i = p_i (dl + df . (f_i - f)),  df_i = p_i df
-void merge_windows_backward(const SampleStates& partials, float log_decay, const SampleStates& states,
-                            const SampleStates& gradients, const Workers& workers) {
-  const int64_t count = states.log_weights.extent(0) - 1;
-  for_each_cell(states, workers, [&](int64_t s, int64_t g) {
-    const Cell of(states, s, g), from(partials, s, g), gradient(gradients, s, g);
-    for (int64_t n = count - 1; n >= 0; --n) {
-      const float sum = of.weight(n + 1), before = of.weight(n) + log_decay, added = from.weight(n);
-      const float p1 = before == kNone ? 0.0F : std::exp(before - sum), p2 = added == kNone ? 0.0F : std::exp(added - sum);
-      const float dl = gradient.weight(n + 1);
-      float* df = gradient.value(n + 1);
-      float* df1 = gradient.value(n);
-      const float* f = of.value(n + 1);
-      float towards1 = 0, towards2 = 0;  // df . (f_i - f)
-      if (p1 > 0) {
-        const float* f1 = of.value(n);
-        towards1 = dot_of_difference<const float*>(df, f1, f, of.width);
-        for (int64_t i = 0; i < of.width; ++i) df1[i] += p1 * df[i];
-      }
-      if (p2 > 0) {
-        const float* f2 = from.value(n);
-        towards2 = dot_of_difference<const float*>(df, f2, f, of.width);
-      }
-      for (int64_t i = 0; i < of.width; ++i) df[i] = p2 > 0 ? p2 * df[i] : 0.0F;
-      gradient.weight(n) += p1 > 0 ? p1 * (dl + towards1) : 0.0F;
-      gradient.weight(n + 1) = p2 > 0 ? p2 * (dl + towards2) : 0.0F;
     }
   });
 }

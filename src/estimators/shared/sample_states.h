@@ -21,27 +21,9 @@ struct SampleStates {
   MutView4 values;       // [N, S, H, V]
 };
 
-// a . (b - c)
-template <class Floats>
-float dot_of_difference(const Floats& a, const Floats& b, const Floats& c, int64_t count) {
-  constexpr int64_t kSums = 8;
-  float sums[kSums] = {};
-  int64_t i = 0;
-  for (; i + kSums <= count; i += kSums) {
-    for (int64_t lane = 0; lane < kSums; ++lane) sums[lane] += a[i + lane] * (b[i + lane] - c[i + lane]);
-  }
-  for (; i < count; ++i) sums[0] += a[i] * (b[i] - c[i]);
-  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
-}
-
 // states [N + 1, ..]: entry 0 is given, and entry n + 1 is the merge of entry n, its log weights moved by `log_decay`, and
 // partial n. `partials` [N, ..] may be entries 1.. of the states.
 void merge_windows(const SampleStates& partials, float log_decay, const SampleStates& states, const Workers& workers);
-
-// `gradients` [N + 1, ..]: in, of every state; out, entry n + 1 is the gradient of partial n, and entry 0 that of the initial
-// state. `partials` and `states` are those of merge_windows, and not the same memory.
-void merge_windows_backward(const SampleStates& partials, float log_decay, const SampleStates& states,
-                            const SampleStates& gradients, const Workers& workers);
 
 }  // namespace raffia::internal
 

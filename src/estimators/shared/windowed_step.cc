@@ -12,23 +12,10 @@ namespace {
 void join(View4 from, int64_t b, WindowState& state, int64_t entry, WindowPart part, int64_t at) {
   const int64_t width = from.extent(3);
   float* row = state.part(part, entry).data() + at * from.extent(2) * width;
-  for (int64_t h = 0; h < from.extent(2); ++h) {
-    const Rows rows = rows_of<Rows>(from, b, 0, h);
-    for (int64_t c = 0; c < width; ++c) *row++ = rows.at(0, static_cast<size_t>(c));
+  for (int64_t h = 0; h < from.extent(2); ++h, row += width) {
+    copy_floats(rows_of<Rows>(from, b, 0, h), 0, static_cast<size_t>(width), row);
   }
 }
-
-float half_norm(const Rows& q, size_t h, int64_t dim, float scale) {
-  float sum = 0;
-  for (size_t c = 0; c < static_cast<size_t>(dim); ++c) sum += q.at(h, c) * q.at(h, c);
-  return -0.5F * scale * sum;
-}
-
-// The partials of one session and member.
-struct Turn {
-  CombineTask combine;
-  Rows q;
-};
 
 }  // namespace
 
@@ -56,6 +43,15 @@ std::vector<StepEntry> step_entries(const char* function, std::span<WindowState*
   return entries;
 }
 
+WindowTokens::WindowTokens(const WindowedCall& call, const StepEntry& entry) {
+  const int64_t W = call.window;
+  const auto part = [&](WindowPart which) { return entry.state->part(which, entry.b).data(); };
+  q = View4(part(WindowPart::queries), {1, W, call.heads, call.dim});
+  k = View4(part(WindowPart::keys), {1, W, call.groups, call.dim});
+  v = View4(part(WindowPart::values), {1, W, call.groups, call.value_dim});
+  for (int64_t t = 0; t < W; ++t) valid.push_back(part(WindowPart::present)[t] != 0.0F);
+}
+
 void windowed_step(const WindowedCall& call, const std::vector<StepEntry>& entries, MutView4 out, int64_t members,
                    const std::function<std::vector<StepKeys>(const StepEntry&, int64_t member)>& others,
                    const std::function<void(const StepEntry&)>& complete) {
@@ -63,12 +59,7 @@ void windowed_step(const WindowedCall& call, const std::vector<StepEntry>& entri
   const size_t heads = static_cast<size_t>(H / members), dim = static_cast<size_t>(D), value_dim = static_cast<size_t>(V);
   std::vector<uint8_t> valid(entries.size() * static_cast<size_t>(W));
   std::vector<StepTask> tasks;
-  std::vector<Turn> turns;
-  struct Sampled {
-    size_t task, turn;
-    float offset;
-  };
-  std::vector<Sampled> sampled;
+  std::vector<CombineTask> turns;  // one for each session and member
   int64_t floats = 0;
   for (size_t b = 0; b < entries.size(); ++b) {
     const auto& [state, entry] = entries[b];
@@ -78,16 +69,20 @@ void windowed_step(const WindowedCall& call, const std::vector<StepEntry>& entri
     join(call.v, token, *state, entry, WindowPart::values, at);
     const std::span<float> present = state->part(WindowPart::present, entry);
     present[static_cast<size_t>(at)] = 1.0F;
-    uint8_t* mask = valid.data() + b * static_cast<size_t>(W);
-    for (int64_t t = 0; t <= at; ++t) mask[t] = present[static_cast<size_t>(t)] != 0.0F;
+    uint8_t* takes_part = valid.data() + b * static_cast<size_t>(W);
+    bool gaps = false;
+    for (int64_t t = 0; t <= at; ++t) {
+      takes_part[t] = present[static_cast<size_t>(t)] != 0.0F;
+      gaps = gaps || takes_part[t] == 0;
+    }
+    const KeyMask own_mask = gaps ? KeyMask{.valid = takes_part, .valid_stride = 1, .bias = {}} : KeyMask{};
 
     for (int64_t member = 0; member < members; ++member) {
       const MutRows outs = rows_of<MutRows>(member_of(out, member, members).permuted({0, 2, 1, 3}), token, 0, 0);
-      Turn turn{.combine = {.heads = heads, .value_dim = value_dim, .out = outs},
-                .q = rows_of<Rows>(member_of(call.q, member, members).permuted({0, 2, 1, 3}), token, 0, 0)};
+      CombineTask turn{.heads = heads, .value_dim = value_dim, .out = outs, .logsumexp = {}};
+      const Rows q = rows_of<Rows>(member_of(call.q, member, members).permuted({0, 2, 1, 3}), token, 0, 0);
       const auto add = [&](const StepKeys& keys, const KeyMask& key_mask) {
         for (size_t begin = 0; begin < keys.count; begin += kStepKeys) {
-          if (keys.sampled) sampled.push_back({tasks.size(), turns.size(), keys.offset});
           tasks.push_back({.heads = heads,
                            .groups = keys.groups,
                            .dim = dim,
@@ -95,14 +90,16 @@ void windowed_step(const WindowedCall& call, const std::vector<StepEntry>& entri
                            .begin = begin,
                            .end = std::min(begin + kStepKeys, keys.count),
                            .scale = keys.scale,
-                           .q = turn.q,
+                           .q = q,
                            .k = keys.k,
                            .v = keys.v,
                            .mask = key_mask,
                            .k_head = keys.k_head,
                            .v_head = keys.v_head,
-                           .bias_head = keys.bias_head});
-          ++turn.combine.stretches;
+                           .bias_head = keys.bias_head,
+                           .sampled = keys.sampled,
+                           .offset = keys.offset});
+          ++turn.stretches;
         }
         floats += static_cast<int64_t>(keys.count * keys.groups) * (D + V);
       };
@@ -113,7 +110,7 @@ void windowed_step(const WindowedCall& call, const std::vector<StepEntry>& entri
            .v = {state->part(WindowPart::values, entry).data(), DType::f32, G * V, 1},
            .k_head = D,
            .v_head = V},
-          {.valid = mask, .valid_stride = 1});
+          own_mask);
       for (const StepKeys& keys : others({state, entry}, member)) add(keys, {.bias = keys.bias});
       turns.push_back(turn);
     }
@@ -121,20 +118,11 @@ void windowed_step(const WindowedCall& call, const std::vector<StepEntry>& entri
 
   const Scratch partials(1, tasks.size() * StepPartial::size(heads, value_dim));
   for (size_t i = 0; i < tasks.size(); ++i) tasks[i].partial = partials.of(0) + i * StepPartial::size(heads, value_dim);
-  std::vector<CombineTask> combine_tasks;
-  for (size_t i = 0, task = 0; i < turns.size(); ++i) {
-    turns[i].combine.partials = tasks[task].partial;
-    task += turns[i].combine.stretches;
-    combine_tasks.push_back(turns[i].combine);
-  }
+  for (size_t i = 0, task = 0; i < turns.size(); task += turns[i++].stretches) turns[i].partials = tasks[task].partial;
   const Workers workers({.threads = floats < kMinParallelFloats ? 1 : call.run.threads, .executor = call.run.executor});
   const Scratch scratch(workers.count(), step_scratch(heads, dim, value_dim));
   workers.run(tasks, scratch, softmax_step_stretch);
-  for (const Sampled& s : sampled) {
-    const StepPartial partial(tasks[s.task].partial, heads, value_dim);
-    for (size_t h = 0; h < heads; ++h) partial.greatest[h] += half_norm(turns[s.turn].q, h, D, call.scale) + s.offset;
-  }
-  workers.run(combine_tasks, scratch, softmax_step_combine);
+  workers.run(turns, scratch, softmax_step_combine);
 
   for (const auto& [state, entry] : entries) {
     if (++state->tokens(entry) % W != 0) continue;

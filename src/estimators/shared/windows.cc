@@ -16,14 +16,6 @@ bool takes_part(View2 valid, int64_t b, int64_t t) {
   return valid.absent() || static_cast<const uint8_t*>(valid.data())[valid.offset(b, t)] != 0;
 }
 
-void copy_row(const Rows& from, size_t i, int64_t columns, const MutRows& to, size_t j) {
-  if (from.direct() && to.direct()) {
-    std::copy_n(from.direct_row(i), columns, to.direct_row(j));
-  } else {
-    for (size_t c = 0; c < static_cast<size_t>(columns); ++c) to.set(j, c, from.at(i, c));
-  }
-}
-
 // Tokens [begin, begin + count) of entry b, all heads, to tokens from `at` of entry `to_b`; 0 where `valid` says so.
 void copy_tokens(const Workers& workers, View4 from, int64_t b, int64_t begin, int64_t count, View2 valid, MutView4 to,
                  int64_t to_b, int64_t at) {
@@ -34,7 +26,7 @@ void copy_tokens(const Workers& workers, View4 from, int64_t b, int64_t begin, i
       for (int64_t h = 0; h < from.extent(2); ++h) {
         const MutRows copy = rows_of<MutRows>(to, to_b, at + t, h);
         if (present) {
-          copy_row(rows_of<Rows>(from, b, begin + t, h), 0, from.extent(3), copy, 0);
+          copy_row(rows_of<Rows>(from, b, begin + t, h), 0, static_cast<size_t>(from.extent(3)), copy, 0);
         } else {
           for (size_t c = 0; c < static_cast<size_t>(to.extent(3)); ++c) copy.set(0, c, 0.0F);
         }
@@ -416,56 +408,6 @@ void forward_in_slabs(const SoftmaxPart& part, MutView4 out, MutView3 logsumexp,
   for_slabs(
       part, [&](const PartSequence& s) { return round_up(s.visible.keys, kKeyBlock) * per_key; },
       [&](const SoftmaxPart& some) { forward(some, out, logsumexp, start); });
-}
-
-void backward_in_slabs(const SoftmaxPart& part, View4 out, View3 logsumexp, View4 dout, View3 dlogsumexp,
-                       const SoftmaxGradients& gradients, Additions additions) {
-  const size_t per_query =
-      static_cast<size_t>(part.q.extent(2)) *
-      PackedQueries::floats_per_query(static_cast<size_t>(part.q.extent(3)), static_cast<size_t>(part.v.extent(3)));
-  for_slabs(
-      part, [&](const PartSequence& s) { return s.visible.queries * per_query; },
-      [&](const SoftmaxPart& some) { backward(some, out, logsumexp, dout, dlogsumexp, gradients, additions); });
-}
-
-namespace {
-
-// a . (b - c) of rows t
-float row_dot_of_difference(const Rows& a, const Rows& b, const Rows& c, size_t t, int64_t columns) {
-  if (a.direct() && b.direct() && c.direct()) {
-    return dot_of_difference<const float*>(a.direct_row(t), b.direct_row(t), c.direct_row(t), columns);
-  }
-  struct Row {
-    const Rows& rows;
-    size_t t;
-    float operator[](int64_t i) const { return rows.at(t, static_cast<size_t>(i)); }
-  };
-  return dot_of_difference<Row>({a, t}, {b, t}, {c, t}, columns);
-}
-
-}  // namespace
-
-void query_bias_gradients(const WindowedCall& call, const Stretch& stretch, View4 part_out, View3 part_logsumexp,
-                          MutView3 dbias) {
-  const Workers workers = call.workers();
-  constexpr int64_t kTokensPerTask = 64;  // per task
-  workers.run((stretch.tokens + kTokensPerTask - 1) / kTokensPerTask, Scratch(workers.count(), 0), [&](int64_t task, float*) {
-    for (int64_t h = 0; h < call.heads; ++h) {
-      const Rows whole = column_of<Rows>(stretch.whole_logsumexp, 0, 0, h), part = column_of<Rows>(part_logsumexp, 0, 0, h);
-      const MutRows bias = column_of<MutRows>(dbias, 0, 0, h);
-      const Rows dout = rows_of<Rows>(stretch.dout, 0, 0, h), out = rows_of<Rows>(stretch.whole_out, 0, 0, h),
-                 o = rows_of<Rows>(part_out, 0, 0, h);
-      for (int64_t i = task * kTokensPerTask; i < std::min((task + 1) * kTokensPerTask, stretch.tokens); ++i) {
-        const size_t t = static_cast<size_t>(i);
-        float sum = 0;
-        if (i >= stretch.first && part.at(t, 0) != kNone && whole.at(t, 0) != kNone) {
-          sum = row_dot_of_difference(dout, o, out, t, call.value_dim);
-          sum *= std::exp(std::min(part.at(t, 0) - whole.at(t, 0), 0.0F));
-        }
-        bias.set(t, 0, sum);
-      }
-    }
-  });
 }
 
 }  // namespace raffia::internal

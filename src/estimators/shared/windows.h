@@ -200,8 +200,14 @@ class SequenceWindows {
   const std::vector<Stretch>& stretches() const { return stretches_; }
   // Whether heads go through the windows in turn in a forward pass: a single head is divided between threads by windows instead,
   // and the end of a window without queries has nothing to read.
-  bool in_turn() const {
-    return call_.heads > 1 && std::ranges::any_of(stretches_, [](const Stretch& s) { return s.queries() > 0; });
+  bool in_turn() const { return call_.heads > 1 && has_queries(); }
+  bool has_queries() const {
+    return std::ranges::any_of(stretches_, [](const Stretch& s) { return s.queries() > 0; });
+  }
+  int64_t longest() const {  // tokens of a stretch
+    int64_t tokens = 0;
+    for (const Stretch& s : stretches_) tokens = std::max(tokens, s.tokens);
+    return tokens;
   }
   // Windows of a stretch with tokens, and those that are complete.
   int64_t windows_of(const Stretch& s) const { return (s.tokens + call_.window - 1) / call_.window; }
@@ -251,12 +257,6 @@ SoftmaxPart own_window_part(const WindowedCall& call, const Stretch& stretch);
 
 // Parts of many sequences with few keys each, a few at a time, so that packed keys and queries stay small.
 void forward_in_slabs(const SoftmaxPart& part, MutView4 out, MutView3 logsumexp, Start start = Start::anew);
-void backward_in_slabs(const SoftmaxPart& part, View4 out, View3 logsumexp, View4 dout, View3 dlogsumexp,
-                       const SoftmaxGradients& gradients, Additions additions);
-
-// dbias [1, tokens, H] of a bias that a part adds to all logits of a query, from the output of the part alone:
-//   exp(part_logsumexp - logsumexp) (dout . part_out - dout . out);  0 if the part has no keys
-void query_bias_gradients(const WindowedCall& call, const Stretch& stretch, View4 part_out, View3 part_logsumexp, MutView3 dbias);
 
 // Keys that a query sees besides its window, heads in the order of memory.
 struct StepKeys {
@@ -272,6 +272,15 @@ struct StepKeys {
 // The entries of one state, or one session with a state of one entry each.
 std::vector<StepEntry> step_entries(const char* function, WindowState& state, int64_t batch);
 std::vector<StepEntry> step_entries(const char* function, std::span<WindowState* const> sessions, int64_t batch);
+
+// The tokens of a window that a step completes, in the state.
+struct WindowTokens {
+  WindowTokens(const WindowedCall& call, const StepEntry& entry);
+  KeyMask mask() const { return {.valid = valid.data(), .valid_stride = 1, .bias = {}}; }
+
+  View4 q, k, v;  // [1, W, ..]
+  std::vector<uint8_t> valid;
+};
 
 // The heads of q are processed in `members` turns: heads member, member + members, .. others(entry, member) lists what they see
 // besides their window. `complete` is called for entries whose window is full, before it is cleared.

@@ -120,7 +120,9 @@ StoredTensor stored_tensor(const Safetensors& file, const Safetensors::Tensor& t
 StorageReport write_weights(const std::filesystem::path& path, std::span<const WeightSource> sources, WeightType type,
                             const std::function<void(const WeightSource&)>& progress,
                             const std::map<std::string, std::string>& metadata) {
-  const auto type_of = [type](const WeightSource& source) { return source.is_matrix ? type : WeightType::f32; };
+  const auto type_of = [type](const WeightSource& source) {
+    return source.is_matrix ? type_in_model(type, source.is_vocabulary) : WeightType::f32;
+  };
   // Larger elements first: each begins at a multiple of its size, so that a mapped file needs no copies.
   std::vector<const WeightSource*> ordered;
   for (const WeightSource& source : sources) ordered.push_back(&source);

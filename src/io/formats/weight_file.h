@@ -21,7 +21,8 @@ struct WeightSource {
   std::string name;
   std::vector<int64_t> shape;
   std::function<void(int64_t first_row, std::span<float> rows)> read;
-  bool is_matrix = false;  // stored in the type that is asked for; all others are fp32
+  bool is_matrix = false;      // stored in the type that is asked for; all others are fp32
+  bool is_vocabulary = false;  // a matrix with a row per token: see type_in_model()
 };
 
 // The format of matrices whose elements have this dtype; null: none has.

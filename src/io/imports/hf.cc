@@ -95,7 +95,8 @@ class Shards {
     }
     if (ours.is_matrix() && tensor.dtype != "BF16") all_bf16_ = false;
     const uint64_t columns = ours.shape.size() == 2 ? static_cast<uint64_t>(ours.shape[1]) : 1;
-    WeightSource source{.name = ours.name, .shape = ours.shape, .read = {}, .is_matrix = ours.is_matrix()};
+    WeightSource source{
+        .name = ours.name, .shape = ours.shape, .read = {}, .is_matrix = ours.is_matrix(), .is_vocabulary = ours.is_vocabulary()};
     source.read = [file = entry.file, &tensor, columns](int64_t first_row, std::span<float> rows) {
       file->read_part(tensor, static_cast<uint64_t>(first_row) * columns, rows);
     };

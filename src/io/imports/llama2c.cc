@@ -95,7 +95,11 @@ class TensorLayout {
       }
     };
     skip(shape[0] * columns);
-    tensors_.push_back({.name = tensor.name, .shape = shape, .read = read, .is_matrix = tensor.is_matrix()});
+    tensors_.push_back({.name = tensor.name,
+                        .shape = shape,
+                        .read = read,
+                        .is_matrix = tensor.is_matrix(),
+                        .is_vocabulary = tensor.is_vocabulary()});
   }
 
   uint64_t end() const { return at_; }

@@ -22,7 +22,6 @@
 namespace raffia::internal::train {
 namespace {
 
-
 constexpr int64_t kPart = 32;  // pairs scored at once
 
 class TranslateTask : public TrainingTask {
