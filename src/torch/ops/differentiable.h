@@ -8,7 +8,10 @@
 //   kSettings       schema of all other arguments, and Settings, a tuple of their types
 //   allocate        checks inputs and settings, and makes the outputs (on the device of the inputs)
 //   forward         fills allocated outputs, and appends what the backward pass needs if `record` says so
-//   backward        gradients of the inputs in `wanted`; others undefined. The gradient of the first output is always given
+//   backward        gradients of the inputs in `wanted`; others undefined. The gradient of the first output is always given,
+//   unless
+//                   that is forgotten
+//   forget_unread   optional: takes what backward does not read out of the inputs and outputs that are saved for it
 //
 // From it come two more ops, raffia::_<kName>_forward and raffia::_<kName>_backward, with kernels for CPU and Meta. The public
 // op is a composite of both: dispatch of devices, profiles and traces see the two. Steps have no gradients: an op without
@@ -141,6 +144,7 @@ struct Differentiable : torch::autograd::Function<Differentiable<Op>> {
     saved.insert(saved.end(), outputs.begin(), outputs.end());
     // What backward() does not read is not kept, and callers may change it.
     if constexpr (requires { Op::kBackwardIgnoresOutputs; }) std::fill_n(saved.begin() + Op::kInputs, Op::kOutputs, Tensor());
+    if constexpr (requires { Op::forget_unread(saved); }) Op::forget_unread(saved);
     context->save_for_backward(std::move(saved));
     context->saved_data["kept"] = c10::IValue::make_capsule(c10::make_intrusive<Kept>(*settings, wanted));
     context->set_materialize_grads(false);
@@ -157,7 +161,7 @@ struct Differentiable : torch::autograd::Function<Differentiable<Op>> {
     const at::ArrayRef<Tensor> inputs = at::ArrayRef<Tensor>(saved).slice(0, Op::kInputs);
     const at::ArrayRef<Tensor> outputs = at::ArrayRef<Tensor>(saved).slice(Op::kInputs);
     const auto kept = c10::static_intrusive_pointer_cast<Kept>(context->saved_data["kept"].toCapsule());
-    if (!gradients[0].defined()) gradients[0] = at::zeros_like(outputs[0]);
+    if (!gradients[0].defined() && outputs[0].defined()) gradients[0] = at::zeros_like(outputs[0]);
     Tensors found = Kernels<Op>::call_backward(inputs, outputs, gradients, kept->wanted, kept->settings);
     if (at::GradMode::is_enabled()) {
       gradients.insert(gradients.end(), inputs.begin(), inputs.end());

@@ -57,9 +57,18 @@ struct NormOp {
     });
   }
 
+  // Of the summands only the sum is read. Shapes on Meta are those of all inputs.
+  static void forget_unread(Tensors& saved) {
+    if (saved[x].is_meta()) return;
+    saved[kInputs] = Tensor();
+    if (saved[added].defined() && saved[added].numel() > 0) saved[x] = saved[added] = Tensor();
+  }
+
   static Tensors backward(const Tensors& in, const Tensors& outputs, const Tensors& gradients, Wanted wanted, double eps) {
-    const Tensor sum = as_rows(in[added].defined() ? outputs[1] : in[x]), dy = as_rows(gradients[0]);
-    const Tensor dsum = in[added].defined() && gradients[1].defined() ? as_rows(gradients[1]) : Tensor();
+    const bool adds = outputs[1].defined() && outputs[1].numel() > 0;
+    const Tensor& normed = adds ? outputs[1] : in[x];
+    const Tensor sum = as_rows(normed), dy = gradients[0].defined() ? as_rows(gradients[0]) : at::zeros_like(sum);
+    const Tensor dsum = adds && gradients[1].defined() ? as_rows(gradients[1]) : Tensor();
     const Tensor dx = at::empty_like(sum), dweight = at::zeros_like(in[weight], at::MemoryFormat::Contiguous);
     const Tensor dbias = in[bias].defined() ? at::zeros_like(in[bias], at::MemoryFormat::Contiguous) : Tensor();
     const Tensor matrix = in[weight].contiguous();
@@ -67,7 +76,7 @@ struct NormOp {
                    : by_kernels(sum, matrix, dy, dsum, dx, dweight, dbias, eps);
     Tensors result(kInputs);
     // One tensor for both summands, not two views: autograd changes no gradient in place that somebody else has, too.
-    const Tensor of_sum = dx.view(in[x].sizes());
+    const Tensor of_sum = dx.view(normed.sizes());
     for (size_t i : {x, added}) {
       if (wanted[i]) result[i] = of_sum;
     }
