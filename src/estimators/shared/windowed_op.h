@@ -10,12 +10,15 @@
 
 namespace raffia::internal {
 
-// Form names an estimator:
-//   Options, Sequence                                 what happens to one sequence: its constructor, forward_all(),
-//   backward_all(), save() kAttention, kRecordSize, kBackward, kStateShape   names of functions require_options(function,
-//   options), shape_of(call, options) carries(options), kCarries                        whether a state can be carried, and what
-//   to say otherwise rows_of(call, options, has_state)                 the random rows that a call may need reads_rows(options,
-//   windows)                      whether a sequence without a past needs them
+// Form is what an estimator brings:
+//
+//   Options, Sequence                     its options; one sequence, with forward_all(), backward_all() and save()
+//   kAttention, kRecordSize, kBackward    names of its functions, for errors
+//   carries(options), kRefusal            whether a state can be carried, and what to say if not
+//   rows_of(call, options, has_state)     the random rows that a call may need
+//   reads_rows(options, windows)          whether a sequence without a past needs them
+//
+// Beside it there are functions require_options(function, options) and shape_of(call, options).
 template <class Form>
 struct WindowedOp {
   using Options = typename Form::Options;
