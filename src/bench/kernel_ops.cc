@@ -106,7 +106,7 @@ std::vector<KernelRun> product_gradients(const BenchShape& shape, int64_t length
 
 struct LayerArrays {
   int64_t length, heads, head_dim;
-  Matrix x, other, y, weight, bias, turns, taps, history, squares;
+  Matrix x, other, y, y_too, weight, bias, turns, taps, history, squares;
 
   LayerArrays(const BenchShape& shape, int64_t tokens)
       : length(tokens),
@@ -115,6 +115,7 @@ struct LayerArrays {
         x(tokens, width(), 0),
         other(tokens, width(), 1),
         y(tokens, width(), 2),
+        y_too(tokens, width(), 9),
         weight(1, width(), 3),
         bias(1, width(), 4),
         turns(tokens, head_dim, 5),
@@ -143,6 +144,8 @@ constexpr LayerOp kLayerOps[] = {
     {"gelu", false, [](const LayerArrays& a) { gelu(a.x.view(), a.y.view()); }},
     {"gelu_backward", false, [](const LayerArrays& a) { gelu_backward(a.x.view(), a.other.view(), a.y.view()); }},
     {"swiglu", false, [](const LayerArrays& a) { swiglu(a.x.view(), a.other.view(), a.y.view()); }},
+    {"swiglu_backward", false,
+     [](const LayerArrays& a) { swiglu_backward(a.x.view(), a.other.view(), a.other.view(), a.y.view(), a.y_too.view()); }},
     {"add_rows", false, [](const LayerArrays& a) { add_rows(a.x.view(), a.y.view()); }},
     {"rotary", true, [](const LayerArrays& a) { rotate(a.by_head(a.x), a.turns.view(), a.by_head(a.y)); }, true},
     {"short_convolution", false,

@@ -132,6 +132,16 @@ HWY_INLINE V silu_of(D d, V x) {
   return hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Mul(small, major), major);
 }
 
+// The derivative of that: s (1 + x (1 - s)) with s = sigmoid(x). Neither s nor 1 - s is a difference.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V silu_slope_of(D d, V x) {
+  const V small = exp_of_nonpositive(d, hn::Neg(hn::Abs(x))), one = hn::Set(d, 1.0f);
+  const V major = hn::Div(one, hn::Add(one, small)), minor = hn::Mul(small, major);
+  const auto negative = hn::Lt(x, hn::Zero(d));
+  const V s = hn::IfThenElse(negative, minor, major), rest = hn::IfThenElse(negative, major, minor);
+  return hn::Mul(s, hn::MulAdd(x, rest, one));
+}
+
 HWY_INLINE void rotate_row(const float* x, const float* turns, size_t half, float* y) {
   // Two loads and a store for each operation: vectors of 16 lanes are slower here (raffia bench isa: 0.85 times on Zen 5).
   const hn::CappedTag<float, 8> d;

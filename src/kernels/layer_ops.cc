@@ -70,6 +70,18 @@ void swiglu_rows(RowsShape shape, FloatRows gate, FloatRows up, MutFloatRows y) 
   }
 }
 
+void swiglu_backward_rows(RowsShape shape, FloatRows gate, FloatRows up, FloatRows dy, MutFloatRows dgate, MutFloatRows dup) {
+  const Tag d;
+  for (size_t t = 0; t < shape.rows; ++t) {
+    for (size_t i = 0; i < shape.columns; i += kLanes) {
+      const size_t left = shape.columns - i;
+      const Vec g = load_some(gate[t] + i, left), u = load_some(up[t] + i, left), dout = load_some(dy[t] + i, left);
+      store_some(hn::Mul(hn::Mul(dout, u), silu_slope_of(d, g)), dgate[t] + i, left);
+      store_some(hn::Mul(dout, silu_of(d, g)), dup[t] + i, left);
+    }
+  }
+}
+
 void sum_of_rows(RowsShape shape, FloatRows a, FloatRows b, MutFloatRows y) {
   for (size_t t = 0; t < shape.rows; ++t) {
     const float *first = a[t], *second = b[t];
@@ -124,6 +136,7 @@ HWY_EXPORT(rms_norm_rows);
 HWY_EXPORT(gelu_rows);
 HWY_EXPORT(gelu_backward_rows);
 HWY_EXPORT(swiglu_rows);
+HWY_EXPORT(swiglu_backward_rows);
 HWY_EXPORT(sum_of_rows);
 HWY_EXPORT(rotate_token);
 HWY_EXPORT(convolve_rows);
@@ -208,6 +221,17 @@ void swiglu(View2 gate, View2 up, MutView2 y) {
   require_rows("swiglu", "up", up, gate.shape(), "shape of gate");
   require_rows("swiglu", "y", y, gate.shape(), "shape of gate");
   chosen(KernelOp::layer_ops, HWY_DISPATCH_TABLE(swiglu_rows))(shape_of(gate), rows_of(gate), rows_of(up), rows_of(y));
+}
+
+void swiglu_backward(View2 gate, View2 up, View2 dy, MutView2 dgate, MutView2 dup) {
+  constexpr const char* kName = "swiglu_backward";
+  require_rows(kName, "gate", gate, gate.shape(), "its own");
+  require_rows(kName, "up", up, gate.shape(), "shape of gate");
+  require_rows(kName, "dy", dy, gate.shape(), "shape of gate");
+  require_rows(kName, "dgate", dgate, gate.shape(), "shape of gate");
+  require_rows(kName, "dup", dup, gate.shape(), "shape of gate");
+  chosen(KernelOp::layer_ops, HWY_DISPATCH_TABLE(swiglu_backward_rows))(shape_of(gate), rows_of(gate), rows_of(up), rows_of(dy),
+                                                                        rows_of(dgate), rows_of(dup));
 }
 
 void sum_rows(View2 a, View2 b, MutView2 y) {

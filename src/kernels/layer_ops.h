@@ -33,6 +33,9 @@ RAFFIA_SIBLING_API void gelu_backward(View2 x, View2 dy, MutView2 dx);
 // y = gate sigmoid(gate) up.
 RAFFIA_SIBLING_API void swiglu(View2 gate, View2 up, MutView2 y);
 
+// Its gradients: dgate = dy up s (1 + gate (1 - s)) with s = sigmoid(gate), dup = dy gate s. Either may be any of the inputs.
+RAFFIA_SIBLING_API void swiglu_backward(View2 gate, View2 up, View2 dy, MutView2 dgate, MutView2 dup);
+
 // y = a + b.
 RAFFIA_SIBLING_API void sum_rows(View2 a, View2 b, MutView2 y);
 

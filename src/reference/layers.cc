@@ -128,6 +128,16 @@ void swiglu(View2 gate, View2 up, MutView2 y) {
   }
 }
 
+void swiglu_backward(View2 gate, View2 up, View2 dy, MutView2 dgate, MutView2 dup) {
+  for (int64_t n = 0; n < gate.extent(0); ++n) {
+    for (int64_t i = 0; i < gate.extent(1); ++i) {
+      const double g = gate(n, i), u = up(n, i), gradient = dy(n, i), sigmoid = 1.0 / (1.0 + std::exp(-g));
+      dgate.set(gradient * u * sigmoid * (1.0 + g / (1.0 + std::exp(g))), n, i);
+      dup.set(gradient * g * sigmoid, n, i);
+    }
+  }
+}
+
 void rotary(View3 x, int64_t position, double base, MutView3 y) {
   const int64_t half = x.extent(2) / 2;
   for (int64_t t = 0; t < x.extent(0); ++t) {

@@ -44,7 +44,10 @@ RAFFIA_SIBLING_API void gelu(View2 x, MutView2 y);
 void gelu_backward(View2 x, View2 dy, MutView2 dx);
 
 // y = gate / (1 + e^-gate) up.
-void swiglu(View2 gate, View2 up, MutView2 y);
+RAFFIA_SIBLING_API void swiglu(View2 gate, View2 up, MutView2 y);
+
+// dgate = dy up s (1 + gate (1 - s)) with s = 1 / (1 + e^-gate), dup = dy gate s.
+RAFFIA_SIBLING_API void swiglu_backward(View2 gate, View2 up, View2 dy, MutView2 dgate, MutView2 dup);
 
 // x [T, H, d]: entries i and i + d/2 of row t turn by the angle (position + t) base^(-2 i / d). y may be x.
 void rotary(View3 x, int64_t position, double base, MutView3 y);

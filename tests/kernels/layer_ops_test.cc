@@ -242,6 +242,47 @@ TEST(Swiglu, EqualsReference) {
   });
 }
 
+TEST(SwigluBackward, EqualsReferenceAndMayOverwriteItsInputs) {
+  for_each_isa([] {
+    for (int64_t columns : kColumns) {
+      Matrix gate = Matrix::random(3, columns, 9, 0.0f, 20.0f);
+      gate.row(1)[0] = -1.2784645f;  // where the slope is 0: its terms cancel
+      const Matrix up = Matrix::random(3, columns, 10), dy = Matrix::random(3, columns, 11);
+      Matrix dgate(3, columns, -1.0f), dup(3, columns, -1.0f);
+      Expected expected_gate(gate), expected_up(gate);
+      swiglu_backward(gate.view(), up.view(), dy.view(), dgate.out(), dup.out());
+      twins::swiglu_backward(gate.view(), up.view(), dy.view(), expected_gate.out(), expected_up.out());
+      for (int64_t t = 0; t < 3; ++t) {
+        for (int64_t i = 0; i < columns; ++i) {
+          const double g = gate.view()(t, i), sigmoid = 1 / (1 + std::exp(-g));
+          const double terms = std::abs(dy.view()(t, i) * up.view()(t, i)) * sigmoid * (1 + std::abs(g) / (1 + std::exp(g)));
+          // 4 of e^x, then a sum, a quotient and up to five products and sums. e^x is 0 below -87.3.
+          ASSERT_LE(std::abs(dgate.view()(t, i) - expected_gate(t, i)), 16 * kUnit * terms + 1e-35) << g;
+          ASSERT_LE(std::abs(dup.view()(t, i) - expected_up(t, i)), 10 * kUnit * std::abs(expected_up(t, i)) + 1e-35) << g;
+        }
+        for (int64_t i = 0; i < kGap; ++i) {
+          EXPECT_EQ(dgate.row(t)[columns + i], -1.0f);
+          EXPECT_EQ(dup.row(t)[columns + i], -1.0f);
+        }
+        Matrix own_gate = gate, own_up = up;
+        swiglu_backward(own_gate.view(), own_up.view(), dy.view(), own_gate.out(), own_up.out());
+        const auto count = static_cast<size_t>(columns);
+        EXPECT_TRUE(same_bits(std::span(own_gate.row(t), count), std::span(dgate.row(t), count)));
+        EXPECT_TRUE(same_bits(std::span(own_up.row(t), count), std::span(dup.row(t), count)));
+      }
+    }
+    const float gate[] = {kNan, 1e30f, -1e30f}, ones[] = {1, 1, 1};
+    float dgate[3], dup[3];
+    swiglu_backward(View2(gate, {1, 3}), View2(ones, {1, 3}), View2(ones, {1, 3}), MutView2(dgate, {1, 3}),
+                    MutView2(dup, {1, 3}));
+    EXPECT_TRUE(std::isnan(dgate[0]) && std::isnan(dup[0]));
+    EXPECT_EQ(dgate[1], 1.0f);
+    EXPECT_EQ(dup[1], 1e30f);
+    EXPECT_EQ(dgate[2], 0.0f);
+    EXPECT_EQ(dup[2], 0.0f);
+  });
+}
+
 TEST(AddRows, AddsEachElement) {
   for_each_isa([] {
     for (int64_t columns : kColumns) {
@@ -350,6 +391,7 @@ TEST(LayerOps, NoTokensAreNoWork) {
   rms_norm(in, weight, 1e-5f, out);
   gelu(in, out);
   swiglu(in, in, out);
+  swiglu_backward(in, in, in, out, out);
   add_rows(in, out);
   rotate(View3(&x, {0, 2, 2}), View2(&x, {0, 2}), MutView3(&y, {0, 2, 2}));
   EXPECT_EQ(y, -1.0f);

@@ -471,6 +471,47 @@ TEST(Norm, GradientsOfTheSummandsAreKeptApart) {
   EXPECT_TRUE(at::equal(in[1].grad(), 2 * once));
 }
 
+// torch.ops.raffia.swiglu.
+Tensor swiglu_op(const Tensor& gate, const Tensor& up) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("raffia::swiglu", "").typed<Tensor(const Tensor&, const Tensor&)>();
+  return op.call(gate, up);
+}
+
+TEST(Swiglu, GradientsAreThoseOfFiniteDifferences) {
+  torch::manual_seed(14);
+  expect_gradients([](const std::vector<Tensor>& in) -> std::vector<Tensor> { return {swiglu_op(in[0], in[1])}; },
+                   {{"gate", torch::randn({2, 3, 5})}, {"up", torch::randn({2, 3, 5})}});
+}
+
+// Any strides, no rows, several pieces of rows; the bits are those of any number of threads.
+TEST(Swiglu, EqualsTorchInDouble) {
+  torch::manual_seed(15);
+  for (const auto& [tokens, columns] : {std::pair(0, 5), {1, 9}, {65, 40}, {700, 130}}) {
+    const auto drawn = [&] { return torch::randn({2, columns, tokens}).transpose(1, 2); };
+    const Tensor gate = drawn(), up = drawn(), dy = drawn();
+    const auto results = [&](at::ScalarType type, int threads, const auto& op) {
+      at::set_num_threads(threads);
+      const std::vector<Tensor> leaves = {gate.to(type).detach().requires_grad_(), up.to(type).detach().requires_grad_()};
+      const Tensor y = op(leaves[0], leaves[1]);
+      std::vector<Tensor> all = torch::autograd::grad({y}, leaves, {dy.to(type)});
+      all.push_back(y.detach());
+      return all;
+    };
+    const int before = at::get_num_threads();
+    const auto found = results(at::kFloat, 1, swiglu_op), again = results(at::kFloat, 2, swiglu_op);
+    const auto expected = results(at::kDouble, 1, [](const Tensor& g, const Tensor& u) { return at::silu(g) * u; });
+    at::set_num_threads(before);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(at::equal(found[i], again[i])) << i;
+      ASSERT_EQ(found[i].sizes(), expected[i].sizes());
+      if (found[i].numel() == 0) continue;
+      // 16 roundings, in terms that are products of two normal numbers and of a slope under 2, or of three: none over 6^3.
+      EXPECT_LE(largest_difference(found[i], expected[i]), 16 * 0x1p-24 * 216) << tokens << ", " << columns << " output " << i;
+    }
+  }
+}
+
 TEST(TorchOps, ErrorsOfTheCoreReachTheCaller) {
   const Case in = as_float(Case());
   try {

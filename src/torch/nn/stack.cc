@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "torch/nn/pieces.h"
+#include "torch/ops/swiglu.h"
 
 namespace raffia::internal::nn {
 namespace {
@@ -50,7 +51,7 @@ void LayerImpl::forward(Residual& x, const Surroundings& around, AttentionState*
 
 Tensor LayerImpl::feed_forward(const Tensor& x) {
   if (ffn_gate_.is_empty()) return apply_linear(ffn_down_, apply_linear_gelu(ffn_up_, x));
-  return apply_linear(ffn_down_, torch::silu(apply_linear(ffn_gate_, x)) * apply_linear(ffn_up_, x));
+  return apply_linear(ffn_down_, ops::swiglu(apply_linear(ffn_gate_, x), apply_linear(ffn_up_, x)));
 }
 
 StackImpl::StackImpl(const StackPlan& plan) : dropout_(plan.dropout), norm_(plan.norm) {

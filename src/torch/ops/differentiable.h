@@ -106,18 +106,21 @@ struct Kernels<Op, std::tuple<Settings...>> {
     return std::apply(call, settings);
   }
 
+  // Behind the other arguments of a schema.
+  static std::string settings() { return *Op::kSettings == '\0' ? "" : fmt::format(", {}", Op::kSettings); }
+
   static void define_forward(torch::Library& library) {
     const std::string name = fmt::format("_{}_forward", Op::kName);
-    library.def(fmt::format("{}(Tensor?[] inputs, bool record, {}) -> Tensor[]", name, Op::kSettings).c_str());
+    library.def(fmt::format("{}(Tensor?[] inputs, bool record{}) -> Tensor[]", name, settings()).c_str());
     library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::CPU, &forward));
     library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Meta, &forward_meta));
   }
   static void define(torch::Library& library) {
     define_forward(library);
     const std::string name = fmt::format("_{}_backward", Op::kName);
-    library.def(fmt::format("{}(Tensor?[] inputs, Tensor?[] outputs, Tensor?[] gradients, int wanted, {}) -> Tensor[]", name,
-                            Op::kSettings)
-                    .c_str());
+    library.def(
+        fmt::format("{}(Tensor?[] inputs, Tensor?[] outputs, Tensor?[] gradients, int wanted{}) -> Tensor[]", name, settings())
+            .c_str());
     library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::CPU, &backward));
     library.impl(name.c_str(), torch::dispatch(c10::DispatchKey::Meta, &backward_meta));
   }
