@@ -91,7 +91,7 @@ struct Limits {
     }
     const std::string_view op = item.substr(0, equals);
     const auto* row = std::find_if(std::begin(kIsaLimits), std::end(kIsaLimits), [&](const IsaLimit& l) { return l.name == op; });
-    require(row != std::end(kIsaLimits), "RAFFIA_MAX_ISA: \"{}\" is not an op, expected one of {}", op, op_names());
+    require(row != std::end(kIsaLimits), "RAFFIA_MAX_ISA: \"{}\" is not a kernel, expected one of {}", op, op_names());
     widest[static_cast<size_t>(row->op)] = *isa;
   }
 };

@@ -80,7 +80,7 @@ class Ahead {
   }
 
  private:
-  static constexpr size_t kLines = 4;        // of a piece, the last of a row may have fewer that matter
+  static constexpr size_t kLines = 4;        // cache lines of a piece; the last piece of a row may reach past its end
   static constexpr size_t kMaxPieces = 512;  // 128 KiB; what is beyond is not prefetched
 
   HWY_INLINE void add_bytes(uintptr_t begin, size_t bytes) {

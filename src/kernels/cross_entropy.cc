@@ -73,9 +73,10 @@ void cross_entropy(MutView2 logits, const CrossEntropyTargets& targets, bool gra
   for (int64_t t = 0; t < rows; ++t) {
     const auto at = static_cast<size_t>(t);
     const int64_t id = targets.ids[at];
+    if (id == targets.ignored) losses[at] = 0;
+    if (columns == 0 && id == targets.ignored) continue;  // there may be no memory
     float* row = static_cast<float*>(logits.data()) + t * logits.stride(0);
     if (id == targets.ignored) {
-      losses[at] = 0;
       if (gradients) std::fill_n(row, columns, 0.0f);
       continue;
     }

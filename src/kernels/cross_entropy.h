@@ -13,7 +13,7 @@ namespace raffia::internal {
 
 struct CrossEntropyTargets {
   std::span<const int64_t> ids;  // the column that a row should have chosen
-  int64_t ignored = -1;          // rows with this id count nothing
+  int64_t ignored = -1;          // rows with this id are left out: loss and gradient are 0
   double smoothing = 0;          // s, the share of the target that is spread over all columns
 };
 

@@ -157,7 +157,10 @@ void require_length(const char* op, const char* argument, std::span<const float>
 
 FloatRows rows_of(View2 view) { return {static_cast<const float*>(view.data()), view.stride(0)}; }
 MutFloatRows rows_of(MutView2 view) { return {static_cast<float*>(view.data()), view.stride(0)}; }
-RowsShape shape_of(View2 x) { return {static_cast<size_t>(x.extent(0)), static_cast<size_t>(x.extent(1))}; }
+// Rows without columns are none: they may have no memory.
+RowsShape shape_of(View2 x) {
+  return {x.extent(1) == 0 ? 0 : static_cast<size_t>(x.extent(0)), static_cast<size_t>(x.extent(1))};
+}
 
 // Token `t` of [T, H, d] as rows of heads, and head `h` as rows of tokens.
 template <class AnyView3>

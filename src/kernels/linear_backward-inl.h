@@ -312,7 +312,8 @@ inline HWY_NOINLINE void block_forward(const LinearProblem& problem, size_t begi
       ahead.add(problem.dk, first, count, dim);
       ahead.add(problem.dv, first, count, problem.value_dim);
     }
-    ahead.spread(problem.group * asks_of_reading(features) + asks_of_updating(features, panels) - asks_of_reading(features));
+    const size_t reading = asks_of_reading(features);
+    ahead.spread(more ? (problem.group - 1) * reading + asks_of_updating(features, panels) : problem.group * reading);
     for (size_t g = 0; g < problem.group; ++g) {
       const QueryHead& head = problem.heads[g];
       float* phi_q = buffers.phi_q(c, g);

@@ -35,14 +35,14 @@ HWY_INLINE Rows head_of(const Rows& rows, size_t head, int64_t head_stride) {
 constexpr size_t kStepAhead = 3072;  // floats ahead: less is too late for memory, more leaves no room in L1 (Zen 5)
 class StepAhead {
  public:
-  // `heads` rows of `columns` floats per token; no rows: asks for nothing.
+  // `heads` rows of `columns` floats per token; no rows or columns: asks for nothing.
   StepAhead(const float* first, int64_t row_stride, int64_t head_stride, size_t heads, size_t columns)
-      : next_(first),
+      : next_(columns == 0 ? nullptr : first),
         head_stride_(head_stride),
         to_next_token_(row_stride - static_cast<int64_t>(heads - 1) * head_stride),
         heads_(heads),
         columns_(columns) {
-    if (first != nullptr) next_ += static_cast<int64_t>((kStepAhead + heads * columns - 1) / (heads * columns)) * row_stride;
+    if (next_ != nullptr) next_ += static_cast<int64_t>((kStepAhead + heads * columns - 1) / (heads * columns)) * row_stride;
   }
 
   HWY_INLINE void ask(size_t rows) {
@@ -91,11 +91,12 @@ struct Visits {
   size_t group;   // heads of q
 };
 
-// scores[h][t] = q_h . row t for the heads of q of each visit; `columns` is a multiple of 16.
+// scores[h][t] = q_h . row t for the heads of q of each visit; `columns` is a multiple of 16. `first` is a reference: as a value
+// it would be stored word by word and then loaded as a vector, which stalls.
 template <class Columns>
 HWY_NOINLINE void score_tokens(const float* HWY_RESTRICT q, const TokenRows& first, const Visits& visits, Columns columns,
                                StepAhead& ahead, float* HWY_RESTRICT scores) {
-  TokenRows rows = first;  // by reference: as a value it would be stored word by word and copied as a vector, which stalls
+  TokenRows rows = first;
   const size_t q_step = visits.by_token ? 0 : visits.group * columns;
   const size_t score_step = visits.by_token ? kStepTokens : visits.group * kStepKeys;
   for (size_t n = 0; n < visits.count; ++n, rows.go_on(), q += q_step, scores += score_step) {
@@ -313,7 +314,9 @@ void step_combine(const CombineTask& task, float* scratch) {
   const bool in_place = task.out.direct() && task.value_dim == value_columns;
   for (size_t h = 0; h < task.heads; ++h) {
     float* out = in_place ? task.out.direct_row(h) : row;
-    for_columns(value_columns, [&](size_t c, auto width, auto d) HWY_ATTR {
+    // No key has a weight: 0, whatever the values are.
+    if (sums[h] == 0.0f) std::fill_n(out, value_columns, 0.0f);
+    for_columns(sums[h] == 0.0f ? 0 : value_columns, [&](size_t c, auto width, auto d) HWY_ATTR {
       using Columns = PanelRow<decltype(width)::value, decltype(d)>;
       Columns sum;
       sum.zero();

@@ -151,7 +151,7 @@ TEST_F(IsaExceptions, OfUnknownOpsAreRefused) {
         }
         std::exit(0);
       },
-      testing::ExitedWithCode(1), "RAFFIA_MAX_ISA: \"stride\" is not an op, expected one of adamw, cross_entropy, features");
+      testing::ExitedWithCode(1), "RAFFIA_MAX_ISA: \"stride\" is not a kernel, expected one of adamw, cross_entropy, features");
 }
 
 }  // namespace

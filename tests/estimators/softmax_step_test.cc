@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -170,6 +172,28 @@ TEST(SoftmaxStep, HasTheSameBitsForAnyNumberOfThreads) {
     const std::unique_ptr<Executor> executor = make_thread_pool(threads);
     EXPECT_EQ(step(c, lengths, threads, executor.get()).out, expected.out) << threads;
   }
+}
+
+TEST(SoftmaxStep, ValuesWithoutDimensionsHaveALogsumexp) {
+  EachIsa().run([] {
+    Case c({.batch = 1, .queries = 1, .keys = 40, .heads = 2, .dim = 16, .value_dim = 0});
+    const std::vector<float> memory(1);  // views without elements may have memory
+    const Outputs found = step(c, {37}, c.k_view(), View4(memory.data(), {1, 40, 1, 0}));
+    for (const float logsumexp : found.logsumexp) EXPECT_TRUE(std::isfinite(logsumexp));
+  });
+}
+
+// A bias of -inf hides keys: where it hides all of them the output is 0, whatever the values hold.
+TEST(SoftmaxStep, HiddenKeysGiveZeros) {
+  EachIsa().run([] {
+    Case c({.batch = 1, .queries = 1, .keys = 21, .heads = 2, .dim = 16, .value_dim = 20});
+    c.add_bias();
+    std::fill(c.bias.begin(), c.bias.end(), -std::numeric_limits<float>::infinity());
+    std::fill(c.v.begin(), c.v.end(), kNan);
+    const Outputs found = step(c, {21});
+    for (const float value : found.out) EXPECT_EQ(value, 0.0f);
+    for (const float logsumexp : found.logsumexp) EXPECT_EQ(logsumexp, -std::numeric_limits<float>::infinity());
+  });
 }
 
 TEST(SoftmaxStep, RefusesLengthsPastTheCapacity) {

@@ -371,7 +371,7 @@ TEST(CrossEntropy, HasShapesOnMetaAndRefusesWhatDoesNotFit) {
   expect_refusal(refusal(hidden, weight, targets, 1.5), "label_smoothing is 1.5, expected 0 to 1");
   expect_refusal(refusal(hidden, weight, targets + 7, 0), "target 0 is 7, expected 0 to 6 or -100 (ignored)");
   expect_refusal(refusal(hidden.to(at::kDouble), weight.to(at::kDouble), targets + 7, 0),
-                 "a target is 7, expected 0 to 6 or -100 (ignored)");
+                 "target 0 is 7, expected 0 to 6 or -100 (ignored)");
 }
 
 // torch.ops.raffia.norm: {y, sum}. An undefined bias means RMS norm.
@@ -471,6 +471,43 @@ TEST(Norm, GradientsOfTheSummandsAreKeptApart) {
   EXPECT_TRUE(at::equal(in[1].grad(), 2 * once));
 }
 
+// The op finds wrong ids before it computes, wherever they are.
+TEST(CrossEntropy, NamesTheFirstWrongTarget) {
+  torch::manual_seed(16);
+  const Tensor hidden = torch::randn({700, 3}), weight = torch::randn({1100, 3});
+  const Tensor targets = torch::zeros({700}, at::kLong);
+  targets[640] = targets[690] = 1100;
+  for (const auto type : {at::kFloat, at::kDouble}) {
+    try {
+      cross_entropy_op(hidden.to(type), weight.to(type), targets, 0);
+      ADD_FAILURE() << "not refused";
+    } catch (const std::exception& error) {
+      EXPECT_NE(std::string(error.what()).find("target 640 is 1100, expected 0 to 1099 or -100 (ignored)"), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+TEST(CrossEntropy, CallersMayChangeTheOutputs) {
+  torch::manual_seed(17);
+  const Tensor hidden = torch::randn({5, 3}).requires_grad_(), weight = torch::randn({4, 3}).requires_grad_();
+  const Tensor targets = torch::zeros({5}, at::kLong);
+  const auto [sum, losses] = cross_entropy_op(hidden, weight, targets, 0);
+  const Tensor once = torch::autograd::grad({sum}, {hidden}, {}, true)[0].clone();
+  losses.mul_(0);
+  Tensor mean = sum;
+  mean.div_(5);
+  EXPECT_LE(largest_difference(torch::autograd::grad({mean}, {hidden})[0], once / 5), 1e-6);
+}
+
+// Second derivatives are refused, not left out: also where the gradient of the output is a constant.
+TEST(Norm, SecondDerivativesAreRefused) {
+  const Tensor x = torch::randn({2, 5}).requires_grad_(), added = torch::randn({2, 5}), weight = torch::randn({5});
+  const Tensor y = std::get<0>(norm_op(x, added, weight, {})).sum();
+  const Tensor gradient = torch::autograd::grad({y}, {x}, {}, true, true)[0];
+  EXPECT_THROW(gradient.square().sum().backward(), std::runtime_error);
+}
+
 // torch.ops.raffia.swiglu.
 Tensor swiglu_op(const Tensor& gate, const Tensor& up) {
   static const auto op =
@@ -510,6 +547,15 @@ TEST(Swiglu, EqualsTorchInDouble) {
       EXPECT_LE(largest_difference(found[i], expected[i]), 16 * 0x1p-24 * 216) << tokens << ", " << columns << " output " << i;
     }
   }
+}
+
+TEST(TorchOps, RowsWithoutColumnsAreNoWork) {
+  const Tensor empty = torch::zeros({3, 0}).requires_grad_(), weight = torch::zeros({0}).requires_grad_();
+  const auto [y, sum] = norm_op(empty, empty, weight, weight);
+  EXPECT_EQ(torch::autograd::grad({y}, {empty}, {torch::zeros({3, 0})})[0].sizes(), empty.sizes());
+  EXPECT_EQ(torch::autograd::grad({swiglu_op(empty, empty)}, {empty}, {torch::zeros({3, 0})})[0].sizes(), empty.sizes());
+  const auto [loss, losses] = cross_entropy_op(torch::zeros({3, 2}), torch::zeros({0, 2}), torch::full({3}, -100, at::kLong), 0);
+  EXPECT_EQ(loss.item<double>(), 0);
 }
 
 TEST(TorchOps, ErrorsOfTheCoreReachTheCaller) {

@@ -82,8 +82,8 @@ class EvaSequence {
 
   void summarise_backward(const Stretch& s, const Array<4>& dkeys, const Array<4>& dvalues) const;
 
-  // Windows leave the summaries in order, each `kept` windows after it was complete: fold n is that of chunks n per.. . The
-  // backward pass has room for the state at every boundary, the forward pass for the first and the last one.
+  // Windows leave the summaries in order, each `kept` windows after it was complete: fold n is that of chunks n per.. . With
+  // `every_boundary` there is room for the state at each of them: where heads do not go through the windows in turn.
   void prepare_folds(const WindowState* state, int64_t entry, bool every_boundary);
 
   void fold();

@@ -50,6 +50,7 @@ struct TokenSpan {
 
 // log_norms [B, T, H] fp32 = -scale |x|^2 / 2: the part of log xi(x, w) that does not depend on w. 0 where a row takes no part.
 void half_norms(View4 x, float scale, const std::vector<TokenSpan>& spans, MutView3 log_norms, const Workers& workers);
+
 // Adds the gradient through half_norms() to dx.
 void add_half_norms_backward(View4 x, float scale, View3 dlog_norms, const std::vector<TokenSpan>& spans, MutView4 dx,
                              const Workers& workers);

@@ -24,7 +24,7 @@ struct LinearTask {
 // dozens of products. No task may write what another reads or writes.
 //
 // Results have the same bits for any number of threads and tasks in the call. Nothing is allocated for few tokens of fp32 and
-// bf16, nor for one of int8 and int4, whose activations are quantised, once for all tasks with the same x
+// bf16, nor for one of int8 and int4 of up to 13,000 columns, whose activations are quantised, once for all tasks with the same x
 // (kernels/integer_product.h). Throws InvalidArgument if shapes do not match.
 RAFFIA_SIBLING_API void linear(std::span<const LinearTask> tasks, const RunOptions& run = {});
 

@@ -24,6 +24,7 @@ struct Cell {
 };
 
 float log_add_exp(float a, float b) {
+  if (std::isnan(a + b)) return a + b;  // max() and min() would drop it
   const float greatest = std::max(a, b);
   return greatest + std::log1p(std::exp(std::min(a, b) - greatest));
 }

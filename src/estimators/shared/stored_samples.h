@@ -1,4 +1,4 @@
-// Samples over the past where a state has them, which grow by the keys of a window: what a step does at the end of one.
+// Samples over the past, updated in place in a state: at the end of a window, a step adds the keys of that window to them.
 #ifndef RAFFIA_ESTIMATORS_SHARED_STORED_SAMPLES_H_
 #define RAFFIA_ESTIMATORS_SHARED_STORED_SAMPLES_H_
 

@@ -11,6 +11,7 @@
 #include "raffia/torch/nn.h"
 #include "torch/estimators/registry.h"
 #include "torch/nn/pieces.h"
+#include "torch/ops/norm.h"
 
 namespace raffia::nn {
 
@@ -183,7 +184,7 @@ Tensor AttentionImpl::forward(const Tensor& query, const Tensor& key, const Tens
     if (next_tail.defined()) state->tail = next_tail.clone();
     state->position += query.size(1);
   }
-  if (options_.head_norm) out = rms_norm(out, head_norm_, kHeadNormEpsilon);
+  if (options_.head_norm) out = ops::rms_norm_of_torch(out, head_norm_, kHeadNormEpsilon);
   return apply_linear(out_proj_, out.flatten(2));
 }
 

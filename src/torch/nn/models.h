@@ -11,15 +11,12 @@
 #include "raffia/torch/nn.h"
 #include "torch/libtorch.h"
 #include "torch/nn/stack.h"
+#include "torch/ops/cross_entropy.h"
 
 namespace raffia::internal::nn {
 
-// The loss of a model at its targets, of which those that are -100 (the default ignore_index of torch's cross entropy) count
-// nothing.
-struct TargetLoss {
-  Tensor sum;     // scalar, differentiable
-  Tensor losses;  // [T], one for each target; constants
-};
+// The loss of a model at its targets.
+using TargetLoss = ops::CrossEntropy;
 
 // The base class of all models.
 class ModelImpl : public torch::nn::Module {

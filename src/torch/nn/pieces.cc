@@ -95,8 +95,6 @@ Tensor short_convolution(const Tensor& x, const Tensor& before, const Tensor& we
   return y;
 }
 
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon) { return ops::rms_norm_of_torch(x, weight, epsilon); }
-
 NormImpl::NormImpl(const NormPlan& plan)
     : epsilon_(plan.eps), weight_(register_parameter(own_name(plan.weight.name), at::ones(plan.weight.shape))) {
   if (plan.bias) bias_ = register_parameter(own_name(plan.bias->name), at::zeros(plan.bias->shape));

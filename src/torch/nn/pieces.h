@@ -53,8 +53,7 @@ class Rotary {
 // width].
 Tensor short_convolution(const Tensor& x, const Tensor& before, const Tensor& weight);
 
-// x [.., d] over the root of its mean square over d, times a weight that broadcasts: [d], or [H, d] for heads.
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon);
+// Of the norm of heads.
 constexpr double kHeadNormEpsilon = 1e-6;
 
 // The residual stream of a stack, [B, T, E]. What a branch adds to it waits for the next norm, which reads the sum anyway.

@@ -1,8 +1,8 @@
 // torch.ops.raffia.cross_entropy.
 //
 // Tokens in blocks: logits Z = X W^T, losses and dZ in the place of Z, dX = dZ W, dW += dZ^T X. The forward pass computes the
-// gradients, for only it has the logits; the backward pass scales them, if there is anything to scale. A block of logits stays in
-// the caches; torch's operators write and read [T, V] eight times.
+// gradients, for only it has the logits; the backward pass scales them, if there is anything to scale. torch's operators write
+// and read [T, V] eight times.
 #include "torch/ops/cross_entropy.h"
 
 #include <algorithm>
@@ -19,12 +19,13 @@ namespace {
 
 // Logits of a block, 32 MiB. Smaller blocks pack the matrix and add to its gradient more often: with 2,048 tokens of width 512, a
 // vocabulary of 8,192 and one layer a pass takes 234, 229, 226 and 222 ms with 2^21 to 2^24 (raffia bench train --what model
-// --layers 1 --lengths 512 --batch 4 --threads 2, Zen 5).
+// --layers 1 --lengths 512 --batch 4 --threads 2, Zen 5); twice the memory is not worth the last 2%.
 constexpr int64_t kBlockLogits = 1 << 23, kMinBlockTokens = 256;
 
 struct CrossEntropyOp {
   static constexpr const char* kName = "cross_entropy";
   static constexpr size_t kOutputs = 2, kDifferentiable = 1;
+  static constexpr bool kBackwardIgnoresOutputs = true;  // it reads the gradients behind them
   enum Input : size_t { hidden, weight, targets, kInputs };
   static constexpr uint64_t kLow = 0;
   static constexpr const char* kSettings = "int ignore_index, float label_smoothing";
@@ -47,18 +48,20 @@ struct CrossEntropyOp {
   static void forward(const Tensors& in, bool record, Tensors& outputs, int64_t ignored, double smoothing) {
     const Tensor rows = in[hidden].contiguous(), matrix = in[weight].contiguous(), wanted = in[targets].contiguous();
     const int64_t tokens = rows.size(0), columns = matrix.size(0);
+    const std::span<const int64_t> all_ids(wanted.data_ptr<int64_t>(), static_cast<size_t>(tokens));
+    require_ids(all_ids, columns, ignored);
     const int64_t block = std::max(kMinBlockTokens, kBlockLogits / std::max<int64_t>(1, columns));
     const Tensor logits = at::empty({std::min(block, tokens), columns}, rows.options());
     const Tensor drows = record ? at::empty_like(rows) : Tensor(), dmatrix = record ? at::zeros_like(matrix) : Tensor();
     for (int64_t begin = 0; begin < tokens; begin += block) {
       const int64_t count = std::min(block, tokens - begin);
       const auto part = [&](const Tensor& all) { return all.defined() ? all.narrow(0, begin, count) : all; };
-      const std::span<const int64_t> ids(wanted.data_ptr<int64_t>() + begin, static_cast<size_t>(count));
+      const std::span<const int64_t> ids = all_ids.subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
       const Part one{part(rows),  matrix, {ids, ignored, smoothing}, logits.narrow(0, 0, count), part(outputs[1]),
                      part(drows), dmatrix};
       is_double(rows) ? by_twins(one) : by_kernels(one);
     }
-    outputs[0].fill_(outputs[1].sum(at::kDouble));
+    outputs[0].fill_(sum_in_order(outputs[1]));
     if (record) outputs.insert(outputs.end(), {drows, dmatrix});
   }
 
@@ -76,6 +79,21 @@ struct CrossEntropyOp {
   }
 
  private:
+  static void require_ids(std::span<const int64_t> ids, int64_t columns, int64_t ignored) {
+    for (size_t t = 0; t < ids.size(); ++t) {
+      require(ids[t] == ignored || (ids[t] >= 0 && ids[t] < columns), "{}: target {} is {}, expected 0 to {} or {} (ignored)",
+              kName, t, ids[t], columns - 1, ignored);
+    }
+  }
+
+  // torch cuts long sums by threads.
+  static double sum_in_order(const Tensor& losses) {
+    const View1 each = view<1>(losses);
+    double sum = 0;
+    for (int64_t t = 0; t < each.extent(0); ++t) sum += each(t);
+    return sum;
+  }
+
   // The tokens of a block.
   struct Part {
     Tensor rows, matrix;
@@ -105,10 +123,6 @@ struct CrossEntropyOp {
     const View2 rows = view<2>(part.rows), matrix = view<2>(part.matrix);
     const MutView2 logits = mutable_view<2>(part.logits);
     const bool gradients = part.drows.defined();
-    for (const int64_t id : part.targets.ids) {
-      require(id == part.targets.ignored || (id >= 0 && id < logits.extent(1)),
-              "{}: a target is {}, expected 0 to {} or {} (ignored)", kName, id, logits.extent(1) - 1, part.targets.ignored);
-    }
     twins::linear(rows, matrix, View1(), logits);
     twins::cross_entropy(logits, part.targets.ids, part.targets.ignored, part.targets.smoothing, mutable_view<1>(part.losses),
                          gradients ? logits : MutView2());
@@ -139,14 +153,8 @@ TORCH_LIBRARY_FRAGMENT(raffia, library) {
 CrossEntropy cross_entropy(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double smoothing) {
   if (!is_ours(hidden, weight)) {
     const Tensor logits = at::linear(hidden, weight);
-    const auto loss = [&](const Tensor& z, int64_t reduction) {
-      return at::cross_entropy_loss(z, targets, {}, reduction, kIgnoredTarget, smoothing);
-    };
-    if (!at::GradMode::is_enabled()) {
-      const Tensor losses = loss(logits, at::Reduction::None);
-      return {losses.sum(), losses};
-    }
-    return {loss(logits, at::Reduction::Sum), loss(logits.detach(), at::Reduction::None)};
+    const Tensor losses = at::cross_entropy_loss(logits, targets, {}, at::Reduction::None, kIgnoredTarget, smoothing);
+    return {losses.sum(), losses.detach()};
   }
   static const auto op = handle<decltype(cross_entropy_public)>("raffia::cross_entropy");
   const auto [sum, losses] = op.call(hidden, weight, targets, kIgnoredTarget, smoothing);

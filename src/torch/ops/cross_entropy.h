@@ -14,7 +14,7 @@ struct CrossEntropy {
 };
 
 // The cross entropy of the logits hidden weight^T: hidden [T, E], weight [V, E], targets [T] int64, of which those that are
-// kIgnoredTarget count nothing. fp32 on the CPU and on Meta goes to torch.ops.raffia.cross_entropy, which never holds more than a
+// kIgnoredTarget are left out. fp32 on the CPU and on Meta goes to torch.ops.raffia.cross_entropy, which never holds more than a
 // block of the logits; everything else, autocast included, to torch's own operators.
 CrossEntropy cross_entropy(const Tensor& hidden, const Tensor& weight, const Tensor& targets, double smoothing = 0);
 

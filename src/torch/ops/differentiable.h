@@ -8,9 +8,8 @@
 //   kSettings       schema of all other arguments, and Settings, a tuple of their types
 //   allocate        checks inputs and settings, and makes the outputs (on the device of the inputs)
 //   forward         fills allocated outputs, and appends what the backward pass needs if `record` says so
-//   backward        gradients of the inputs in `wanted`; others undefined. The gradient of the first output is always given,
-//   unless
-//                   that is forgotten
+//   backward        gradients of the inputs in `wanted`; others undefined. The gradient of the first output is given,
+//                   unless that output is not kept (kBackwardIgnoresOutputs, forget_unread): then it may be undefined
 //   forget_unread   optional: takes what backward does not read out of the inputs and outputs that are saved for it
 //
 // From it come two more ops, raffia::_<kName>_forward and raffia::_<kName>_backward, with kernels for CPU and Meta. The public
@@ -167,7 +166,7 @@ struct Differentiable : torch::autograd::Function<Differentiable<Op>> {
     if (!gradients[0].defined() && outputs[0].defined()) gradients[0] = at::zeros_like(outputs[0]);
     Tensors found = Kernels<Op>::call_backward(inputs, outputs, gradients, kept->wanted, kept->settings);
     if (at::GradMode::is_enabled()) {
-      gradients.insert(gradients.end(), inputs.begin(), inputs.end());
+      gradients.insert(gradients.end(), saved.begin(), saved.end());
       refuse_second_derivatives(Op::kName, gradients, found);
     }
     std::move(found.begin(), found.end(), result.begin() + kArguments);

@@ -13,12 +13,13 @@
 #include "io/data/datasets.h"
 #include "raffia/tokenizer.h"
 #include "torch/libtorch.h"
+#include "torch/ops/cross_entropy.h"
 
 namespace raffia::internal::train {
 
 using at::Tensor;
 
-constexpr int64_t kIgnore = -100;  // the default ignore_index of torch's cross entropy
+constexpr int64_t kIgnore = ops::kIgnoredTarget;
 
 // One process of several, and the part of `count` rows that it has.
 struct Shard {

@@ -7,13 +7,10 @@
 #include <numbers>
 
 #include "core/check.h"
-#include "torch/ops/cross_entropy.h"
 #include "torch/train/data.h"
 
 namespace raffia::internal::train {
 namespace {
-
-static_assert(kIgnore == ops::kIgnoredTarget);
 
 bool is_white(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
