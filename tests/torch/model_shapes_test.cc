@@ -13,6 +13,7 @@
 #include "torch/libtorch.h"
 #include "torch/nn/models.h"
 #include "torch/nn_case.h"
+#include "torch/ops/norm.h"
 #include "torch/weights_case.h"
 
 namespace raffia::nn {
@@ -169,17 +170,17 @@ TEST(ImportedShape, GradientsAreThoseOfFiniteDifferences) {
   model.to(at::kDouble);
   disturb(model, 0.4);
   const Tensor ids = torch::randint(0, 6, {2, 5}, at::kLong), targets = torch::randint(0, 6, {10}, at::kLong);
-  std::vector<ops::Named> leaves;
+  std::vector<raffia::ops::Named> leaves;
   for (const auto& item : model.named_parameters()) leaves.push_back({item.key(), item.value()});
-  ops::expect_leaf_gradients([&] { return torch::nn::functional::cross_entropy(model.forward(ids).flatten(0, 1), targets); },
-                             leaves);
+  raffia::ops::expect_leaf_gradients(
+      [&] { return torch::nn::functional::cross_entropy(model.forward(ids).flatten(0, 1), targets); }, leaves);
 }
 
 TEST(RmsNorm, DividesByTheRootOfTheMeanSquare) {
   const Tensor x = torch::tensor({{3.0, -4.0, 0.0, 0.0}}), weight = torch::tensor({1.0, 2.0, 1.0, 1.0});
   const Tensor expected = torch::tensor({{1.2, -3.2, 0.0, 0.0}});  // the mean square is 25 / 4
-  EXPECT_LT((rms_norm(x, weight, 0) - expected).abs().max().item<double>(), 1e-6);
-  EXPECT_LT((rms_norm(x * 0, weight, 1e-5)).abs().max().item<double>(), 1e-30);
+  EXPECT_LT((internal::ops::rms_norm_of_torch(x, weight, 0) - expected).abs().max().item<double>(), 1e-6);
+  EXPECT_LT((internal::ops::rms_norm_of_torch(x * 0, weight, 1e-5)).abs().max().item<double>(), 1e-30);
 }
 
 TEST(SharedHeadsOfAttention, AreADivisorOfTheHeads) {

@@ -48,7 +48,8 @@ Tensor mean_over_tokens(const Tensor& x, const Tensor& padding) {
 
 // hidden [.., E], targets [..].
 TargetLoss loss_at(const Tensor& hidden, const Tensor& matrix, const Tensor& targets, double smoothing) {
-  return ops::cross_entropy(hidden.reshape({-1, hidden.size(-1)}), matrix, targets.flatten(), smoothing);
+  const ops::CrossEntropy loss = ops::cross_entropy(hidden.reshape({-1, hidden.size(-1)}), matrix, targets.flatten(), smoothing);
+  return {loss.sum, loss.losses};
 }
 
 }  // namespace

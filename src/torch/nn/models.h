@@ -11,12 +11,14 @@
 #include "raffia/torch/nn.h"
 #include "torch/libtorch.h"
 #include "torch/nn/stack.h"
-#include "torch/ops/cross_entropy.h"
 
 namespace raffia::internal::nn {
 
-// The loss of a model at its targets.
-using TargetLoss = ops::CrossEntropy;
+// The loss of a model at its targets, without those that are ops::kIgnoredTarget.
+struct TargetLoss {
+  Tensor sum;     // scalar, differentiable
+  Tensor losses;  // [T], one for each target; constants
+};
 
 // The base class of all models.
 class ModelImpl : public torch::nn::Module {
