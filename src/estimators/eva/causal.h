@@ -44,10 +44,10 @@ void summarise_chunks(const WindowedCall& call, View4 q, View4 k, View4 v, View2
 // Summaries and folded past of one sequence. Chunks are numbered from the oldest one in the state.
 class EvaSequence {
  public:
-  // `features`: w_r [R, G, D] for all heads of the whole call, not read where nothing is folded. `keep_partials`: for the
+  // `features`: w_r [R, G, D] for all heads of the whole call, not read where nothing is folded. `for_backward`: for the
   // backward pass.
   EvaSequence(const WindowedCall& call, const CausalEvaOptions& options, const float* features, const SequenceWindows& windows,
-              const WindowState* state, int64_t entry, bool keep_partials);
+              const WindowState* state, int64_t entry, bool for_backward);
 
   // The outputs, and the folded past after the last window: heads go through the sequence together, about 128 tokens at a time.
   void forward_all() const;

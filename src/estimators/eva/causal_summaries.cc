@@ -40,7 +40,7 @@ void summarise_chunks(const WindowedCall& call, View4 q, View4 k, View4 v, View2
 }
 
 EvaSequence::EvaSequence(const WindowedCall& call, const CausalEvaOptions& options, const float* features,
-                         const SequenceWindows& windows, const WindowState* state, int64_t entry, bool keep_partials)
+                         const SequenceWindows& windows, const WindowState* state, int64_t entry, bool for_backward)
     : call_(call),
       options_(options),
       features_(features == nullptr ? nullptr : features + call.first_group * call.dim,
@@ -62,7 +62,7 @@ EvaSequence::EvaSequence(const WindowedCall& call, const CausalEvaOptions& optio
   for (const Stretch& s : windows.stretches()) summarise(s);
   if (options.summaries == 0) return;
   first_boundary_ = std::max<int64_t>(0, kept_ - before);
-  const bool folds_later = keep_partials || windows.in_turn();  // in forward_all() or sweep()
+  const bool folds_later = for_backward || windows.in_turn();  // in forward_all() or sweep()
   if (complete >= first_boundary_) prepare_folds(state, entry, !folds_later);
   if (!folds_later && folds_ > 0) fold();
 }

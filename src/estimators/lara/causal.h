@@ -39,9 +39,9 @@ DrawnRows noise_of(const WindowedCall& call, const CausalLaraOptions& options, i
 // The samples of one sequence, those of the state first.
 class LaraSequence {
  public:
-  // `noise`: e_s [S, G, D] for all heads of the whole call, read where windows propose. `keep_partials`: for the backward pass.
+  // `noise`: e_s [S, G, D] for all heads of the whole call, read where windows propose. `for_backward`: for the backward pass.
   LaraSequence(const WindowedCall& call, const CausalLaraOptions& options, const float* noise, const SequenceWindows& windows,
-               const WindowState* state, int64_t entry, bool keep_partials);
+               const WindowState* state, int64_t entry, bool for_backward);
 
   // The outputs, and the samples after the last window.
   void forward_all() const;
@@ -144,7 +144,6 @@ class LaraSequence {
   const WindowedCall& call_;
   const CausalLaraOptions& options_;
   const SequenceWindows& windows_;
-  bool keep_partials_;
   bool runs_;                          // forward pass: samples are read and extended in turn, and only the last state is kept
   int64_t per_;                        // samples of a window
   int64_t max_;                        // windows that propose

@@ -6,12 +6,11 @@
 namespace raffia::internal {
 
 LaraSequence::LaraSequence(const WindowedCall& call, const CausalLaraOptions& options, const float* noise,
-                           const SequenceWindows& windows, const WindowState* state, int64_t entry, bool keep_partials)
+                           const SequenceWindows& windows, const WindowState* state, int64_t entry, bool for_backward)
     : call_(call),
       options_(options),
       windows_(windows),
-      keep_partials_(keep_partials),
-      runs_(options.streaming && !keep_partials && windows.in_turn()),
+      runs_(options.streaming && !for_backward && windows.in_turn()),
       per_(samples_of_window(options)),
       max_(proposing_windows(options)),
       old_windows_(std::min(windows.before(), max_)),
@@ -25,7 +24,7 @@ LaraSequence::LaraSequence(const WindowedCall& call, const CausalLaraOptions& op
   if (old_windows_ > 0) load(*state, entry);
   if (new_windows_ > 0) propose(noise);
   mix(state, entry);
-  if (runs_ || keep_partials_) {
+  if (runs_ || for_backward) {
     weights_ = Array<3>({1, samples_, call.heads}, kNone);
     values_ = Array<4>({1, samples_, call.heads, call.value_dim}, 0.0F);
     load_samples(state, entry);

@@ -1,6 +1,5 @@
 // Decoding with windows: the token is added to the unfinished window of its session, and attends to it and to the older past.
 #include <algorithm>
-#include <cmath>
 
 #include "core/check.h"
 #include "estimators/shared/windows.h"

@@ -1,6 +1,5 @@
 #include "estimators/shared/windows.h"
 
-#include <cmath>
 #include <string_view>
 #include <utility>
 
