@@ -6,6 +6,7 @@
 
 #include "core/check.h"
 #include "core/dispatch.h"
+#include "kernels/float_rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cross_entropy.cc"
@@ -65,9 +66,7 @@ HWY_EXPORT(cross_entropy_row);
 void cross_entropy(MutView2 logits, const CrossEntropyTargets& targets, bool gradients, std::span<float> losses) {
   constexpr const char* kName = "cross_entropy";
   const int64_t rows = logits.extent(0), columns = logits.extent(1);
-  require_dtype(kName, "logits", logits, {DType::f32});
-  require(columns < 2 || logits.stride(1) == 1, "{}: columns of logits are {} elements apart, expected 1", kName,
-          logits.stride(1));
+  require_rows(kName, "logits", logits, logits.shape(), "its own");
   require(std::ssize(targets.ids) == rows && std::ssize(losses) == rows,
           "{}: {} targets and {} losses, expected {} (rows of logits)", kName, targets.ids.size(), losses.size(), rows);
   for (int64_t t = 0; t < rows; ++t) {

@@ -3,6 +3,7 @@
 #include "core/check.h"
 #include "core/dispatch.h"
 #include "core/scratch.h"
+#include "kernels/float_rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/layer_ops.cc"
@@ -140,15 +141,6 @@ HWY_EXPORT(swiglu_backward_rows);
 HWY_EXPORT(sum_of_rows);
 HWY_EXPORT(rotate_token);
 HWY_EXPORT(convolve_rows);
-
-template <size_t Rank, bool kMutable>
-void require_rows(const char* op, const char* argument, const detail::BasicView<Rank, kMutable>& view, const Extents<Rank>& shape,
-                  const char* why) {
-  require_dtype(op, argument, view, {DType::f32});
-  require_shape(op, argument, view, shape, why);
-  require(shape[Rank - 1] < 2 || view.stride(Rank - 1) == 1, "{}: columns of {} are {} elements apart, expected 1", op, argument,
-          view.stride(Rank - 1));
-}
 
 void require_length(const char* op, const char* argument, std::span<const float> values, int64_t length, const char* why) {
   require(values.size() == static_cast<size_t>(length), "{}: {} has {} elements, expected {} ({})", op, argument, values.size(),

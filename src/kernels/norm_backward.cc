@@ -4,6 +4,7 @@
 
 #include "core/check.h"
 #include "core/dispatch.h"
+#include "kernels/float_rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/norm_backward.cc"
@@ -75,20 +76,12 @@ HWY_EXPORT(rms_norm_backward_row);
 
 using RowFunction = void(const NormGradientsOfRow& row, float eps, size_t columns);
 
-template <bool kMutable>
-void require_rows(const char* op, const char* argument, const detail::BasicView<2, kMutable>& view, const View2& x) {
-  require_dtype(op, argument, view, {DType::f32});
-  require_shape(op, argument, view, x.shape(), "shape of x");
-  require(x.extent(1) < 2 || view.stride(1) == 1, "{}: columns of {} are {} elements apart, expected 1", op, argument,
-          view.stride(1));
-}
-
 void for_each_row(const char* op, const NormGradients& of, RowFunction* backward) {
   const auto columns = static_cast<size_t>(of.x.extent(1));
-  require_rows(op, "x", of.x, of.x);
-  require_rows(op, "dy", of.dy, of.x);
-  require_rows(op, "dx", of.dx, of.x);
-  if (!of.added.absent()) require_rows(op, "added", of.added, of.x);
+  require_rows(op, "x", of.x, of.x.shape(), "shape of x");
+  require_rows(op, "dy", of.dy, of.x.shape(), "shape of x");
+  require_rows(op, "dx", of.dx, of.x.shape(), "shape of x");
+  if (!of.added.absent()) require_rows(op, "added", of.added, of.x.shape(), "shape of x");
   require(of.weight.size() == columns && of.dweight.size() == columns && (of.dbias.empty() || of.dbias.size() == columns),
           "{}: weight has {} elements, dweight {}, dbias {}, expected {} (columns of x), for dbias also 0", op, of.weight.size(),
           of.dweight.size(), of.dbias.size(), columns);
